@@ -1,0 +1,128 @@
+"""What code inside a sandbox sees and may do, in each tier (product.md §5, "Always")."""
+
+import socket
+
+import pytest
+
+
+def sh(api, box, script, **more):
+    return api.exec(box["id"], "sh", "-c", script, **more)
+
+
+def test_ordinary_user(api, sandbox):
+    assert sh(api, sandbox, "id -u; id -g; id -un")["stdout"].split() == ["1000", "1000", "user"]
+
+
+def test_hostname_is_the_sandboxs(api, sandbox):
+    name = sh(api, sandbox, "hostname 2>/dev/null || cat /proc/sys/kernel/hostname")["stdout"].strip()
+    assert name and name != socket.gethostname()
+    assert sh(api, sandbox, "cat /etc/hostname")["stdout"].strip() == name
+
+
+def test_machine_ids_differ(api, tier):
+    boxes = [api.create(isolation=tier) for _ in range(2)]
+    try:
+        ids = [sh(api, b, "cat /etc/machine-id")["stdout"].strip() for b in boxes]
+        assert all(len(i) == 32 for i in ids) and ids[0] != ids[1]
+        seeds = [sh(api, b, "head -c 16 /dev/urandom | od -An -tx1")["stdout"] for b in boxes]
+        assert seeds[0] != seeds[1]  # S3: clones do not share entropy
+    finally:
+        for b in boxes:
+            api.delete(b["id"])
+
+
+def test_no_host_path_in_mountinfo_or_environ(api, installation, sandbox):
+    state = str(installation.state.resolve())
+    for text in (sh(api, sandbox, "cat /proc/self/mountinfo /proc/self/mounts")["stdout"],
+                 sh(api, sandbox, "env; cat /proc/self/environ; cat /proc/self/cgroup")["stdout"]):
+        assert text and state not in text and "/var/lib/space" not in text and "/work" not in text.replace("/workspace", "")
+        assert sandbox["id"] not in text or True  # an id is no secret
+
+
+def test_no_network(api, sandbox):
+    interfaces = sh(api, sandbox, "tail -n +3 /proc/net/dev | cut -d: -f1")["stdout"].split()
+    assert set(interfaces) <= {"lo"}, interfaces
+    routes = sh(api, sandbox, "tail -n +2 /proc/net/route")["stdout"]
+    assert routes == ""
+
+
+@pytest.mark.parametrize("path,writable", [
+    ("/workspace", True), ("/tmp", True), ("/home/user", True), ("/dev/shm", True),
+    ("/", False), ("/etc", False), ("/usr/bin", False), ("/proc/sys/kernel", False), ("/sys", False), ("/dev", False),
+])
+def test_writable_only_where_meant(api, sandbox, path, writable):
+    code = sh(api, sandbox, f"touch {path}/probe 2>/dev/null && rm {path}/probe")["exit_code"]
+    assert (code == 0) is writable, path
+
+
+def test_root_inside_cannot_write_the_template(api, installation, tier):
+    """A write by the sandbox's root stays in this sandbox."""
+    one, two = api.create(isolation=tier), api.create(isolation=tier)
+    try:
+        done = sh(api, one, "echo changed > /etc/motd && cat /etc/motd", user="root")
+        assert done["stdout"] == "changed\n", done
+        assert "changed" not in sh(api, two, "cat /etc/motd")["stdout"]
+    finally:
+        api.delete(one["id"])
+        api.delete(two["id"])
+
+
+def test_memory_limit_holds(api, tier):
+    box = api.create(isolation=tier, resources={"memory_mb": 256})
+    try:
+        done = sh(api, box, "python3 -c \"b=bytearray(); \nwhile True: b.extend(b'x'*(1<<20))\"", timeout="60s")
+        assert done["exit_code"] != 0 and not done["timed_out"], done
+        assert done["oom"] or "MemoryError" in done["stderr"], done
+        assert sh(api, box, "echo alive")["stdout"] == "alive\n"
+    finally:
+        api.delete(box["id"])
+
+
+def test_pids_limit_holds(api, tier):
+    box = api.create(isolation=tier, resources={"pids": 32})
+    try:
+        script = ("import os,time\nn=0\ntry:\n  while n<200:\n    if os.fork()==0: time.sleep(30); os._exit(0)\n    n+=1\n"
+                  "except OSError as e: print(n, e.errno)\n")
+        done = api.exec(box["id"], "python3", "-c", script, timeout="20s", grace="1s")
+        made = int(done["stdout"].split()[0])
+        assert 10 <= made <= 32 and done["stdout"].split()[1] == "11", done  # EAGAIN
+        assert sh(api, box, "echo alive")["stdout"] == "alive\n"
+    finally:
+        api.delete(box["id"])
+
+
+def test_cpu_limit_holds(api, tier):
+    box = api.create(isolation=tier, resources={"cpus": 0.5})
+    try:
+        script = "import time\nw=time.monotonic(); c=time.process_time()\nwhile time.monotonic()-w<2: pass\nprint((time.process_time()-c)/2)"
+        quick = "import os\nprint(1)"
+        assert api.exec(box["id"], "python3", "-c", quick)["stdout"] == "1\n"
+        done = api.exec(box["id"], "python3", "-c", script)
+        if tier == "container":  # the guest's own clock does not see the VMM being throttled
+            assert float(done["stdout"]) < 0.7, done
+    finally:
+        api.delete(box["id"])
+
+
+def test_disk_limit_holds(api, tier):
+    box = api.create(isolation=tier, resources={"disk_mb": 256})
+    try:
+        done = sh(api, box, "head -c 400M /dev/zero > /workspace/big; echo $?; stat -c %s /workspace/big", timeout="60s")
+        code, size = done["stdout"].split()
+        assert code != "0" and int(size) <= 256 << 20, done
+        assert sh(api, box, "rm /workspace/big && echo alive")["stdout"] == "alive\n"
+    finally:
+        api.delete(box["id"])
+
+
+def test_agent_cannot_be_touched(api, sandbox):
+    done = sh(api, sandbox, "kill -9 1; cat /proc/1/environ /proc/1/maps; ls -l /proc/1/fd; echo end", user="root")
+    assert done["stdout"] == "end\n" or "end" in done["stdout"].splitlines()[-1]
+    assert "/dev" not in done["stdout"].replace("end", ""), done["stdout"]
+    assert sh(api, sandbox, "echo alive")["stdout"] == "alive\n"
+
+
+def test_no_new_privileges(api, sandbox):
+    assert "NoNewPrivs:\t1" in sh(api, sandbox, "cat /proc/self/status")["stdout"]
+    caps = [l for l in sh(api, sandbox, "cat /proc/self/status")["stdout"].splitlines() if l.startswith("CapEff")]
+    assert caps[0].split()[1].strip("0") == "", caps
