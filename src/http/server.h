@@ -7,8 +7,12 @@
  * {"error":{"code","message","field"?,"request_id","retry_after_ms"?}}.
  *
  * Refused before any handler (400, connection closed): Content-Length together with
- * Transfer-Encoding, repeated Content-Length, NUL or bare CR in the head, more than 64 headers. A
- * request head has 10 s, an idle keep-alive connection 75 s.
+ * Transfer-Encoding, repeated Content-Length, NUL, bare CR or bare LF in the head, folded headers, more
+ * than 64 headers, an encoded slash or NUL, "." or ".." in the path, bytes that are not UTF-8. A
+ * request head has 10 s, an idle keep-alive connection 75 s, a client that neither sends nor takes
+ * bytes 75 s. A head has at most about 48 KiB. A line that is no HTTP at all gets the plain 400, 414, 431
+ * or 505 of libmicrohttpd without a JSON body, or is closed without an answer. Every other answer carries X-Request-Id and, unless the
+ * handler sets Cache-Control itself, Cache-Control: no-store.
  */
 #pragma once
 
@@ -40,6 +44,9 @@ struct sp_http_route {
     /* NULL: the body is collected up to max_body_bytes (413 beyond). */
     sp_http_body_fn on_body;
     size_t max_body_bytes;
+    /* A GET route also serves HEAD (the handler runs, the body is not sent), unless this is set: for
+     * handlers that start something. HEAD is a 405 then. */
+    bool refuse_head;
 };
 
 struct sp_http_server_config {
@@ -47,6 +54,9 @@ struct sp_http_server_config {
     const struct sp_http_route *routes; /* ended by a row with a NULL method; outlives the server */
     void *user;                         /* passed to handler and authorize */
     unsigned max_connections;           /* 0: 1024 */
+    int64_t head_timeout_ms;            /* 0: 10 s, for a request head */
+    int64_t idle_timeout_ms;            /* 0: 75 s, between requests and without progress in one */
+    int64_t body_timeout_ms;            /* 0: 120 s, for a whole collected body */
 };
 
 /* Binds and serves. NULL with *error on failure (address in use, …). */
@@ -54,8 +64,10 @@ struct sp_http_server *sp_http_server_start(const struct sp_http_server_config *
                                             GError **error);
 /* "127.0.0.1:7070" as really bound. Borrowed. */
 const char *sp_http_server_address(const struct sp_http_server *server);
-/* Takes no new connections, ends streams, waits for running handlers (at most grace_ms, then closes
- * their sockets) and frees the server. */
+/* Takes no new connections, closes idle ones, waits until running handlers and streams have ended (these
+ * look at sp_http_server_stopping(); at most grace_ms, then their sockets are shut down) and frees the
+ * server. Blocks until the last handler has returned, so a handler that waits for something else than
+ * its client must look at sp_http_server_stopping() or sp_http_client_gone(). */
 void sp_http_server_stop(struct sp_http_server *server, unsigned grace_ms);
 /* True once stop() has begun: long waits and streams should end. */
 bool sp_http_server_stopping(const struct sp_http_server *server);
@@ -94,6 +106,9 @@ void sp_http_add_header(struct sp_http_request *request, const char *name, const
 void sp_http_respond_json(struct sp_http_request *request, int status, json_t *value);
 /* The error's own status and the error body. Borrows error. */
 void sp_http_respond_error(struct sp_http_request *request, const GError *error);
+/* The same with retry_after_ms in the body and a Retry-After header. */
+void sp_http_respond_error_retry(struct sp_http_request *request, const GError *error,
+                                 int64_t retry_after_ms);
 /* Raw bytes; borrows. */
 void sp_http_respond_bytes(struct sp_http_request *request, int status, const char *content_type,
                            const void *bytes, size_t len);
@@ -107,3 +122,8 @@ typedef ssize_t (*sp_http_pull_fn)(void *source, char *buffer, size_t max);
  * Small socket buffers (send buffer 256 KiB), TCP_NODELAY. The request is valid until free_source. */
 void sp_http_respond_stream(struct sp_http_request *request, int status, const char *content_type,
                             sp_http_pull_fn pull, void *source, GDestroyNotify free_source);
+/* The same with a Content-Length instead of chunks: a file. The source must give exactly len_bytes; if
+ * it ends early the connection is cut. */
+void sp_http_respond_stream_sized(struct sp_http_request *request, int status,
+                                  const char *content_type, uint64_t len_bytes,
+                                  sp_http_pull_fn pull, void *source, GDestroyNotify free_source);
