@@ -4,7 +4,8 @@
 #include <glib.h>
 #include <stdbool.h>
 
-/* Makes a new file `to` (mode, must not exist) with the content of `from`: a reflink, else a sparse copy
- * (SEEK_DATA, copy_file_range). Durable only after the caller's fsync. ret_reflinked may be NULL. */
+/* Makes a new file `to` (mode, must not exist) with the content of `from`: a reflink, else a sparse
+ * copy (SEEK_DATA, copy_file_range). Durable only after the caller's fsync. ret_reflinked may be
+ * NULL. */
 bool sp_file_clone(const char *from, const char *to, mode_t mode, bool *ret_reflinked,
                    GError **error);

@@ -1,8 +1,8 @@
 /*
  * Mounts of read-only template images (erofs) for the tiers that share the host's kernel.
  *
- * <state>/run/images/<digest hex>: one mount an image, made at first use, kept while any sandbox may
- * use it, found again by a restarted worker.
+ * <state>/run/images/<digest hex>: one mount an image, made at first use, kept while any sandbox
+ * may use it, found again by a restarted worker.
  */
 #pragma once
 
@@ -12,11 +12,14 @@
 struct sp_images;
 
 struct sp_images *sp_images_new(const char *state_dir);
-void sp_images_free(struct sp_images *images); /* leaves the mounts */
+void sp_images_free(struct sp_images *images); /* leaves the mounts; NULL is allowed */
 
-/* Mount point of the image of a template directory; mounts it if need be (loop device with autoclear,
- * erofs, read-only, nodev). Thread-safe. Free the path with g_free(). */
+/* Mount point of the image of a template directory (whose name is the digest in hex); mounts it if
+ * need be: loop device with autoclear, erofs, read-only, nodev, nosuid. Thread-safe, also between
+ * processes. A few microseconds when it is mounted. Free the path with g_free(). */
 char *sp_images_mount(struct sp_images *images, const char *template_dir, GError **error);
-/* Unmounts one image (by digest "sha256:…"), or all with NULL. Fails with SP_ERROR_FAILED_PRECONDITION
- * while it is in use. True when it was not mounted. */
+/* Unmounts one image (by digest "sha256:…"), or all with NULL. SP_ERROR_FAILED_PRECONDITION: in
+ * use. A mount cloned from it (the lower of a sandbox's overlay) does not keep the mount point,
+ * only the device below: then the mount is gone, the error comes 2 s later, and the device goes
+ * with its last user. So call it when no sandbox uses the image. True when it was not mounted. */
 bool sp_images_unmount(struct sp_images *images, const char *digest, GError **error);

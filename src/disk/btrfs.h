@@ -1,0 +1,29 @@
+/*
+ * The few ioctls of btrfs that SPACE uses (linux/btrfs.h, btrfs(5)), without libbtrfs and without
+ * the btrfs program. Functions return 0, or -1 with errno, unless they say otherwise.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Whether an open file or directory is on btrfs. */
+bool sp_btrfs_is(int fd);
+
+/* Turns quota groups on for the whole file system and keeps their numbers exact; nothing changes
+ * when they are on. */
+int sp_btrfs_quota_enable(int fd);
+/* Whether quota groups are on. */
+bool sp_btrfs_quota_enabled(int fd);
+
+/* Makes an empty subvolume below the directory, whose quota group may hold limit_bytes (data and
+ * metadata): one call, so that there is never a subvolume without its limit. EEXIST. */
+int sp_btrfs_subvolume_create(int dir_fd, const char *name, uint64_t limit_bytes);
+/* Changes the limit of the subvolume that fd is on. */
+int sp_btrfs_subvolume_limit(int fd, uint64_t limit_bytes);
+/* Deletes a subvolume and its quota group. Its name is gone at once; the kernel's cleaner frees the
+ * blocks after the next commit. ENOENT; ENOTDIR or EINVAL: not a subvolume. */
+int sp_btrfs_subvolume_destroy(int dir_fd, const char *name);
+
+/* Commits, and waits until the cleaner has freed all deleted subvolumes. ETIMEDOUT. */
+int sp_btrfs_reclaim(int fd, int64_t timeout_ms);

@@ -1,0 +1,190 @@
+#include "disk/layer.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/ids.h"
+#include "disk/btrfs.h"
+#include "disk/mount_point.h"
+#include "disk/tree.h"
+
+/* One for each page of data: a tmpfs inode costs about 1 KiB of kernel memory. */
+#define INODES_PER_MB 256
+
+static bool check(const char *id, int64_t disk_mb, GError **error)
+{
+    size_t len = strlen(id);
+    bool valid = len > 0 && len < SP_ID_MAX && g_ascii_isalnum(id[0]);
+    for (size_t i = 0; i < len && valid; i++) {
+        valid = g_ascii_isalnum(id[i]) || id[i] == '_' || id[i] == '-';
+    }
+    if (!valid || disk_mb < 1 || disk_mb > INT64_MAX >> 20) {
+        g_set_error(error, SP_ERROR, SP_ERROR_INVALID_REQUEST,
+                    "not a layer: id \"%s\", %" G_GINT64_FORMAT " MiB", id, disk_mb);
+        return false;
+    }
+    return true;
+}
+
+/* The folder of all layers; the caller closes it. */
+static int open_layers(const struct sp_volume *volume, GError **error)
+{
+    g_autofree char *path = g_build_filename(sp_volume_dir(volume), "layers", NULL);
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) {
+        sp_error_set_errno(error, SP_ERROR_INTERNAL, errno, "open %s", path);
+    }
+    return fd;
+}
+
+char *sp_layer_path(const struct sp_volume *volume, const char *id)
+{
+    return g_build_filename(sp_volume_dir(volume), "layers", id, NULL);
+}
+
+static char *tmpfs_options(int64_t disk_mb)
+{
+    return g_strdup_printf("mode=0700,size=%" G_GINT64_FORMAT "m,nr_inodes=%" G_GINT64_FORMAT,
+                           disk_mb, MAX(disk_mb * INODES_PER_MB, 1024));
+}
+
+/* The empty, limited file system; 0, or -1 with errno. */
+static int make_space(const struct sp_volume *volume, int layers, const char *id, int64_t disk_mb)
+{
+    if (sp_volume_kind(volume) == SP_VOLUME_BTRFS) {
+        return sp_btrfs_subvolume_create(layers, id, (uint64_t)disk_mb << 20);
+    }
+    if (mkdirat(layers, id, 0700) < 0) {
+        return -1;
+    }
+    g_autofree char *path = sp_layer_path(volume, id);
+    g_autofree char *options = tmpfs_options(disk_mb);
+    if (mount("space-layer", path, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOATIME, options) < 0) {
+        int saved = errno;
+        unlinkat(layers, id, AT_REMOVEDIR);
+        errno = saved;
+        return -1;
+    }
+    return 0;
+}
+
+/* What overlayfs needs in it. */
+static int fill(int layers, const char *id, uint32_t uid)
+{
+    int fd = openat(layers, id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) {
+        return -1;
+    }
+    int result = -1;
+    if (fchmod(fd, 0700) == 0 && mkdirat(fd, "upper", 0755) == 0 &&
+        mkdirat(fd, "work", 0700) == 0 && fchmodat(fd, "upper", 0755, 0) == 0 &&
+        fchownat(fd, "upper", uid, uid, AT_SYMLINK_NOFOLLOW) == 0 &&
+        fchownat(fd, "work", uid, uid, AT_SYMLINK_NOFOLLOW) == 0) {
+        result = 0;
+    }
+    int saved = errno;
+    close(fd);
+    errno = saved;
+    return result;
+}
+
+/* Also of a layer that is only half made. 0, or -1 with errno. */
+static int remove_layer(const struct sp_volume *volume, int layers, const char *id)
+{
+    if (sp_volume_kind(volume) == SP_VOLUME_BTRFS) {
+        if (sp_btrfs_subvolume_destroy(layers, id) == 0 || errno == ENOENT) {
+            return 0;
+        }
+        if (errno != EINVAL && errno != ENOTDIR) {
+            return -1;
+        }
+    } else {
+        g_autofree char *path = sp_layer_path(volume, id);
+        while (sp_mount_point_is(path)) {
+            if (umount2(path, MNT_DETACH | UMOUNT_NOFOLLOW) < 0) {
+                return -1;
+            }
+        }
+    }
+    return sp_tree_remove_at(layers, id);
+}
+
+bool sp_layer_create(const struct sp_volume *volume, const char *id, int64_t disk_mb, uint32_t uid,
+                     GError **error)
+{
+    if (!check(id, disk_mb, error)) {
+        return false;
+    }
+    int layers = open_layers(volume, error);
+    if (layers < 0) {
+        return false;
+    }
+    int failure = 0;
+    bool made = make_space(volume, layers, id, disk_mb) == 0;
+    if (!made) {
+        failure = errno;
+    } else if (fill(layers, id, uid) < 0) {
+        failure = errno;
+        remove_layer(volume, layers, id);
+    }
+    close(layers);
+    if (failure != 0) {
+        enum sp_error_code code = failure == EEXIST && !made ? SP_ERROR_CONFLICT
+                                  : failure == ENOSPC        ? SP_ERROR_UNAVAILABLE
+                                                             : SP_ERROR_INTERNAL;
+        sp_error_set_errno(error, code, failure, "make layer %s", id);
+    }
+    return failure == 0;
+}
+
+bool sp_layer_destroy(const struct sp_volume *volume, const char *id, GError **error)
+{
+    if (!check(id, 1, error)) {
+        return false;
+    }
+    int layers = open_layers(volume, error);
+    if (layers < 0) {
+        return false;
+    }
+    int failure = remove_layer(volume, layers, id) < 0 ? errno : 0;
+    close(layers);
+    if (failure != 0) {
+        sp_error_set_errno(error, SP_ERROR_INTERNAL, failure, "remove layer %s", id);
+    }
+    return failure == 0;
+}
+
+bool sp_layer_set_limit(const struct sp_volume *volume, const char *id, int64_t disk_mb,
+                        GError **error)
+{
+    if (!check(id, disk_mb, error)) {
+        return false;
+    }
+    g_autofree char *path = sp_layer_path(volume, id);
+    int failure = 0;
+    if (sp_volume_kind(volume) == SP_VOLUME_BTRFS) {
+        int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        failure = fd < 0 || sp_btrfs_subvolume_limit(fd, (uint64_t)disk_mb << 20) < 0 ? errno : 0;
+        if (fd >= 0) {
+            close(fd);
+        }
+    } else if (!sp_mount_point_is(path)) {
+        failure = ENOENT;
+    } else {
+        g_autofree char *options = tmpfs_options(disk_mb);
+        unsigned long flags = MS_REMOUNT | MS_NOSUID | MS_NODEV | MS_NOATIME;
+        failure = mount("space-layer", path, NULL, flags, options) < 0 ? errno : 0;
+    }
+    if (failure != 0) {
+        enum sp_error_code code = failure == ENOENT   ? SP_ERROR_NOT_FOUND
+                                  : failure == EINVAL ? SP_ERROR_FAILED_PRECONDITION
+                                                      : SP_ERROR_INTERNAL;
+        sp_error_set_errno(error, code, failure, "limit layer %s", id);
+    }
+    return failure == 0;
+}

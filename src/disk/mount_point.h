@@ -1,0 +1,17 @@
+/* Mount points that SPACE makes and finds again. */
+#pragma once
+
+#include <glib.h>
+#include <stdbool.h>
+
+/* Whether something is mounted exactly at path (statx(2), STATX_ATTR_MOUNT_ROOT); the last
+ * component is not followed when it is a link. False also when there is no such path. */
+bool sp_mount_point_is(const char *path);
+
+/* Unmounts what is at path and waits until the loop device under it, if any, is clear.
+ * SP_ERROR_FAILED_PRECONDITION: in use. True when nothing is mounted there. */
+bool sp_mount_point_remove(const char *path, int timeout_ms, GError **error);
+
+/* Opens (makes) a lock file and locks it against other holders in this and other processes; -1
+ * after timeout_ms. Closing the descriptor unlocks. */
+int sp_mount_lock(const char *path, int timeout_ms, GError **error);
