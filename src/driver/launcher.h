@@ -27,7 +27,7 @@ struct sp_launcher;
 struct sp_launcher *sp_launcher_start(const char *self_exe, GError **error);
 /* Ends and reaps the launcher, not what it has started. NULL is fine. */
 void sp_launcher_stop(struct sp_launcher *launcher);
-G_DEFINE_AUTOPTR_CLEANUP_FUNC(struct sp_launcher, sp_launcher_stop)
+SP_DEFINE_CLEANUP(struct sp_launcher, sp_launcher_stop)
 
 /* Starts the process of a plan and returns when it has exec'd its program: host pid, and a pidfd that the
  * caller closes (readable at the end of the process; pidfd_open(2)). On failure there is no process, and

@@ -32,6 +32,8 @@
 #include <sys/resource.h>
 #include <sys/types.h>
 
+#include "os/cleanup.h"
+
 #define SP_PLAN_MAX_STEPS 192
 #define SP_PLAN_MAX_FDS 64
 #define SP_PLAN_MAX_BYTES 65536 /* encoded */
@@ -54,7 +56,8 @@ struct sp_cgroup;
 /* name: for messages and the dump ("sbx_…"). */
 struct sp_plan *sp_plan_new(const char *name);
 void sp_plan_free(struct sp_plan *plan); /* closes the taken fds; NULL is fine */
-G_DEFINE_AUTOPTR_CLEANUP_FUNC(struct sp_plan, sp_plan_free)
+const char *sp_plan_name(const struct sp_plan *plan);
+SP_DEFINE_CLEANUP(struct sp_plan, sp_plan_free)
 
 /* --- the parent's part -------------------------------------------------------------------------- */
 

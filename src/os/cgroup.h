@@ -18,6 +18,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "os/cleanup.h"
+
 struct sp_cgroups; /* the host's layout and the installation's root */
 struct sp_cgroup;  /* one group */
 
@@ -54,7 +56,7 @@ struct sp_cgroups *sp_cgroups_open(const char *mount_point, const char *root, GE
 /* For unit tests: `folder` holds plain files instead of a cgroup file system. */
 struct sp_cgroups *sp_cgroups_open_fake(const char *folder, const char *root, GError **error);
 void sp_cgroups_free(struct sp_cgroups *cgroups);
-G_DEFINE_AUTOPTR_CLEANUP_FUNC(struct sp_cgroups, sp_cgroups_free)
+SP_DEFINE_CLEANUP(struct sp_cgroups, sp_cgroups_free)
 enum sp_cgroup_kind sp_cgroups_kind(const struct sp_cgroups *cgroups);
 const char *sp_cgroups_kind_name(const struct sp_cgroups *cgroups); /* "cgroup v2" */
 /* Removes the installation's root group if it has no groups any more. True when it is gone. */
@@ -66,7 +68,7 @@ char **sp_cgroups_list(const struct sp_cgroups *cgroups);
  * no leading dot); cgroups must outlive it. */
 struct sp_cgroup *sp_cgroup_new(struct sp_cgroups *cgroups, const char *name);
 void sp_cgroup_free(struct sp_cgroup *cgroup);
-G_DEFINE_AUTOPTR_CLEANUP_FUNC(struct sp_cgroup, sp_cgroup_free)
+SP_DEFINE_CLEANUP(struct sp_cgroup, sp_cgroup_free)
 
 /* Makes the group with its limits. Existing parts are used. On failure the caller removes. */
 bool sp_cgroup_create(struct sp_cgroup *cgroup, const struct sp_cgroup_limits *limits,
