@@ -41,7 +41,7 @@ struct sp_wanted {
 struct sp_found {
     enum sp_presence presence;
     int64_t reported_generation; /* of the last report that the server has taken; 0: none */
-    int64_t failed_generation;   /* generation whose create failed; 0: none */
+    int64_t failed_generation;   /* generation whose create failed or which was lost; 0: none */
     bool was_running;            /* it has been reported running once */
 };
 

@@ -49,24 +49,52 @@ struct sp_resources {
     int64_t pids;
 };
 
+enum sp_on_idle {
+    SP_ON_IDLE_SUSPEND,
+    SP_ON_IDLE_PAUSE,
+    SP_ON_IDLE_DELETE,
+    SP_ON_IDLE_NONE,
+    SP_N_ON_IDLE,
+};
+extern const char *const sp_on_idle_names[SP_N_ON_IDLE + 1];
+
 /* The body of POST /v1/sandboxes, checked. Owned members; clear with sp_sandbox_request_clear(). */
 struct sp_sandbox_request {
     char *template_ref; /* "seed:latest" or "sha256:…" */
-    char *name;         /* NULL: none */
+    char *name;         /* NULL: none. A label: it need not be unique */
     char *user;         /* default user of commands; NULL: the template's */
     char **env;         /* strv "K=V" */
     char **metadata;    /* strv "k=v" */
-    char **network_allow;
-    struct sp_resources resources;
-    int isolation; /* enum sp_isolation */
-    int on_idle;   /* index in sp_on_idle_names */
-    bool untrusted;
+    char **network_allow; /* empty: a list with hosts is refused as unsupported for now */
+    struct sp_resources resources; /* cpus in whole thousandths */
+    json_t *snapshot_id;           /* always NULL: refused as unsupported until snapshots exist */
+    int isolation;                 /* enum sp_isolation */
+    int on_idle;                   /* enum sp_on_idle */
+    bool untrusted, deny_private;
     bool idle_timeout_set, max_lifetime_set;
-    int64_t idle_timeout_ms, max_lifetime_ms;
+    int64_t idle_timeout_ms, max_lifetime_ms; /* max_lifetime_ms 0: none */
 };
-extern const char *const sp_on_idle_names[]; /* suspend pause delete none */
 
 /* Decodes and checks the body (unknown fields and values out of range name the field). Defaults: 1 CPU,
- * 512 MB memory, 2048 MB disk, 128 pids, isolation auto, template seed:latest. */
+ * 512 MB memory, 2048 MB disk, 128 pids, isolation auto, template seed:latest, idle timeout 6 h. What is
+ * right but not there yet (network.allow with hosts, snapshot_id) is SP_ERROR_UNSUPPORTED. */
 bool sp_sandbox_request_decode(json_t *body, struct sp_sandbox_request *ret, GError **error);
 void sp_sandbox_request_clear(struct sp_sandbox_request *request);
+
+/* The body of PATCH /v1/sandboxes/{id}: what is absent or null stays as it is. metadata replaces the
+ * whole map. */
+struct sp_sandbox_patch {
+    char *name;
+    char **metadata;
+    char **network_allow;
+    bool deny_private;
+    bool on_idle_set, idle_timeout_set, max_lifetime_set;
+    int on_idle;
+    int64_t idle_timeout_ms, max_lifetime_ms;
+};
+bool sp_sandbox_patch_decode(json_t *body, struct sp_sandbox_patch *ret, GError **error);
+void sp_sandbox_patch_clear(struct sp_sandbox_patch *patch);
+
+/* Checks shared with the session request. at is the JSON pointer that an error names ("/env"). */
+bool sp_check_env(char *const *env, const char *at, GError **error);
+bool sp_check_user(const char *user, const char *at, GError **error);

@@ -1,0 +1,87 @@
+/* Wakes the waiters of a topic inside this process. Topics share buckets: a collision costs a re-read. */
+#include <string.h>
+
+#include "base/time.h"
+#include "store/internal.h"
+
+#define N_BUCKETS 64
+
+struct sp_changes {
+    GMutex lock; /* a leaf: nothing else is taken while it is held */
+    bool stopping;
+    struct {
+        GCond cond;
+        uint64_t count;
+    } buckets[N_BUCKETS];
+};
+
+struct sp_changes *sp_changes_new(void)
+{
+    struct sp_changes *changes = g_new0(struct sp_changes, 1);
+    g_mutex_init(&changes->lock);
+    for (unsigned i = 0; i < N_BUCKETS; i++)
+        g_cond_init(&changes->buckets[i].cond);
+    return changes;
+}
+
+void sp_changes_free(struct sp_changes *changes)
+{
+    g_mutex_clear(&changes->lock);
+    for (unsigned i = 0; i < N_BUCKETS; i++)
+        g_cond_clear(&changes->buckets[i].cond);
+    g_free(changes);
+}
+
+static unsigned bucket_of(const char *topic)
+{
+    return g_str_hash(topic) % N_BUCKETS;
+}
+
+uint64_t sp_store_ticket(struct sp_store *store, const char *topic)
+{
+    struct sp_changes *changes = store->changes;
+    g_mutex_lock(&changes->lock);
+    uint64_t ticket = changes->buckets[bucket_of(topic)].count;
+    g_mutex_unlock(&changes->lock);
+    return ticket;
+}
+
+void sp_store_wait(struct sp_store *store, const char *topic, uint64_t ticket,
+                   int64_t deadline_monotonic_ms)
+{
+    struct sp_changes *changes = store->changes;
+    unsigned b = bucket_of(topic);
+    g_mutex_lock(&changes->lock);
+    while (!changes->stopping && changes->buckets[b].count == ticket) {
+        /* g_cond_wait_until counts g_get_monotonic_time(): CLOCK_MONOTONIC, as ours */
+        if (!g_cond_wait_until(&changes->buckets[b].cond, &changes->lock,
+                               deadline_monotonic_ms * 1000))
+            break;
+    }
+    g_mutex_unlock(&changes->lock);
+}
+
+void sp_store_publish(struct sp_store *store, const char *topic)
+{
+    struct sp_changes *changes = store->changes;
+    unsigned b = bucket_of(topic);
+    g_mutex_lock(&changes->lock);
+    changes->buckets[b].count++;
+    g_cond_broadcast(&changes->buckets[b].cond);
+    g_mutex_unlock(&changes->lock);
+}
+
+void sp_store_wake_all(struct sp_store *store)
+{
+    struct sp_changes *changes = store->changes;
+    g_mutex_lock(&changes->lock);
+    changes->stopping = true;
+    for (unsigned i = 0; i < N_BUCKETS; i++)
+        g_cond_broadcast(&changes->buckets[i].cond);
+    g_mutex_unlock(&changes->lock);
+}
+
+char *sp_store_node_topic(const char *node)
+{
+    return g_strconcat("node:", node, NULL);
+}

@@ -1,0 +1,92 @@
+#include "store/migrations/migrations.h"
+
+#include <stddef.h>
+
+/* Times are milliseconds since the epoch, 0 for "not yet". JSON is kept as text. Words (state, kind, …)
+ * are those of the API. */
+static const char *const initial[] = {
+    /* revision: counts the transactions that change what a worker must see */
+    "CREATE TABLE counters (name TEXT PRIMARY KEY, value BIGINT NOT NULL)",
+    "INSERT INTO counters (name, value) VALUES ('revision', 0)",
+
+    "CREATE TABLE api_keys ("
+    " id TEXT PRIMARY KEY, tenant TEXT NOT NULL, name TEXT NOT NULL, role TEXT NOT NULL,"
+    " hash TEXT NOT NULL UNIQUE, created_at BIGINT NOT NULL, revoked_at BIGINT NOT NULL DEFAULT 0)",
+
+    "CREATE TABLE nodes ("
+    " name TEXT PRIMARY KEY, instance TEXT NOT NULL, data_url TEXT NOT NULL, tiers TEXT NOT NULL,"
+    " templates TEXT NOT NULL, registered_at BIGINT NOT NULL, lease_expires_at BIGINT NOT NULL)",
+
+    "CREATE TABLE sandboxes ("
+    " id TEXT PRIMARY KEY, tenant TEXT NOT NULL, name TEXT, node TEXT NOT NULL,"
+    " state TEXT NOT NULL, desired_state TEXT NOT NULL, state_reason TEXT,"
+    " generation BIGINT NOT NULL, revision BIGINT NOT NULL, operation_id TEXT NOT NULL,"
+    " template TEXT NOT NULL, template_digest TEXT NOT NULL,"
+    " isolation TEXT NOT NULL, isolation_reason TEXT NOT NULL,"
+    " cpus_milli BIGINT NOT NULL, memory_mb BIGINT NOT NULL, disk_mb BIGINT NOT NULL,"
+    " pids BIGINT NOT NULL, user_name TEXT, env TEXT NOT NULL, metadata TEXT NOT NULL,"
+    " network TEXT NOT NULL, idle_timeout_ms BIGINT NOT NULL, on_idle TEXT NOT NULL,"
+    " max_lifetime_ms BIGINT NOT NULL, parent_snapshot_id TEXT,"
+    " created_at BIGINT NOT NULL, started_at BIGINT NOT NULL DEFAULT 0,"
+    " last_active_at BIGINT NOT NULL, deleted_at BIGINT NOT NULL DEFAULT 0)",
+    "CREATE INDEX sandboxes_tenant ON sandboxes (tenant, id)",
+    "CREATE INDEX sandboxes_node ON sandboxes (node, revision)",
+    "CREATE INDEX sandboxes_digest ON sandboxes (template_digest, state)",
+    "CREATE INDEX sandboxes_state ON sandboxes (state)",
+    "CREATE TABLE sandbox_metadata ("
+    " sandbox_id TEXT NOT NULL REFERENCES sandboxes (id) ON DELETE CASCADE,"
+    " name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (sandbox_id, name))",
+    "CREATE INDEX sandbox_metadata_value ON sandbox_metadata (name, value)",
+
+    "CREATE TABLE operations ("
+    " id TEXT PRIMARY KEY, tenant TEXT NOT NULL, kind TEXT NOT NULL, state TEXT NOT NULL,"
+    " sandbox_id TEXT, build_id TEXT, template TEXT, generation BIGINT NOT NULL DEFAULT 0,"
+    " error_code TEXT, error_message TEXT, steps TEXT NOT NULL DEFAULT '[]',"
+    " created_at BIGINT NOT NULL, started_at BIGINT NOT NULL DEFAULT 0,"
+    " finished_at BIGINT NOT NULL DEFAULT 0)",
+    "CREATE INDEX operations_tenant ON operations (tenant, id)",
+    "CREATE INDEX operations_sandbox ON operations (sandbox_id, id)",
+    "CREATE INDEX operations_state ON operations (state)",
+
+    "CREATE TABLE idempotency ("
+    " key_id TEXT NOT NULL, idem_key TEXT NOT NULL, request_hash TEXT NOT NULL,"
+    " resource_id TEXT NOT NULL, operation_id TEXT NOT NULL, created_at BIGINT NOT NULL,"
+    " PRIMARY KEY (key_id, idem_key))",
+    "CREATE INDEX idempotency_created ON idempotency (created_at)",
+
+    "CREATE TABLE sessions ("
+    " id TEXT PRIMARY KEY, tenant TEXT NOT NULL,"
+    " sandbox_id TEXT NOT NULL REFERENCES sandboxes (id) ON DELETE CASCADE,"
+    " process_id TEXT NOT NULL, spec TEXT NOT NULL, state TEXT NOT NULL,"
+    " exit_status TEXT, error TEXT, created_at BIGINT NOT NULL,"
+    " started_at BIGINT NOT NULL DEFAULT 0, ended_at BIGINT NOT NULL DEFAULT 0)",
+    "CREATE INDEX sessions_sandbox ON sessions (sandbox_id, state)",
+    "CREATE TABLE session_tokens ("
+    " hash TEXT PRIMARY KEY,"
+    " session_id TEXT NOT NULL REFERENCES sessions (id) ON DELETE CASCADE,"
+    " expires_at BIGINT NOT NULL)",
+    "CREATE INDEX session_tokens_session ON session_tokens (session_id)",
+    "CREATE INDEX session_tokens_expiry ON session_tokens (expires_at)",
+
+    "CREATE TABLE template_images ("
+    " digest TEXT PRIMARY KEY, size_bytes BIGINT NOT NULL, config TEXT NOT NULL,"
+    " created_at BIGINT NOT NULL)",
+    "CREATE TABLE template_tags ("
+    " ref TEXT PRIMARY KEY, name TEXT NOT NULL, tag TEXT NOT NULL,"
+    " digest TEXT NOT NULL REFERENCES template_images (digest), created_at BIGINT NOT NULL)",
+    "CREATE INDEX template_tags_digest ON template_tags (digest)",
+    "CREATE TABLE builds ("
+    " id TEXT PRIMARY KEY, node TEXT NOT NULL, ref TEXT NOT NULL, name TEXT NOT NULL,"
+    " tag TEXT NOT NULL, recipe TEXT NOT NULL, operation_id TEXT NOT NULL, state TEXT NOT NULL,"
+    " digest TEXT, log TEXT NOT NULL DEFAULT '', revision BIGINT NOT NULL,"
+    " created_at BIGINT NOT NULL, finished_at BIGINT NOT NULL DEFAULT 0)",
+    "CREATE INDEX builds_node ON builds (node, revision)",
+    "CREATE INDEX builds_ref ON builds (ref, id)",
+    "CREATE INDEX builds_digest ON builds (digest)",
+    NULL,
+};
+
+const struct sp_migration sp_migrations[] = {
+    {1, initial},
+    {0, NULL},
+};

@@ -1,0 +1,321 @@
+#include <math.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/time.h"
+#include "store/internal.h"
+
+#define TOUCH_EVERY_MS 5000
+
+void sp_sandbox_free(struct sp_sandbox *s)
+{
+    if (!s)
+        return;
+    g_free(s->id);
+    g_free(s->tenant);
+    g_free(s->name);
+    g_free(s->node);
+    g_free(s->state_reason);
+    g_free(s->operation_id);
+    g_free(s->template_ref);
+    g_free(s->template_digest);
+    g_free(s->isolation_reason);
+    g_free(s->user);
+    g_free(s->parent_snapshot_id);
+    g_free(s->env);
+    g_free(s->metadata);
+    g_free(s->network);
+    g_free(s);
+}
+
+static int on_idle_of(const char *name)
+{
+    for (int i = 0; sp_on_idle_names[i]; i++) {
+        if (g_strcmp0(name, sp_on_idle_names[i]) == 0)
+            return i;
+    }
+    return SP_ON_IDLE_NONE;
+}
+
+/* The columns in the order of SP_SANDBOX_SELECT. */
+struct sp_sandbox *sp_sandbox_from_row(struct sp_db_rows *rows)
+{
+    struct sp_sandbox *s = g_new0(struct sp_sandbox, 1);
+    unsigned c = 0;
+    s->id = g_strdup(sp_db_text(rows, c++));
+    s->tenant = g_strdup(sp_db_text(rows, c++));
+    s->name = g_strdup(sp_db_text(rows, c++));
+    s->node = g_strdup(sp_db_text(rows, c++));
+    sp_state_parse(sp_db_text(rows, c++), &s->state);
+    sp_desired_parse(sp_db_text(rows, c++), &s->desired);
+    s->state_reason = g_strdup(sp_db_text(rows, c++));
+    s->generation = sp_db_int(rows, c++);
+    s->revision = sp_db_int(rows, c++);
+    s->operation_id = g_strdup(sp_db_text(rows, c++));
+    s->template_ref = g_strdup(sp_db_text(rows, c++));
+    s->template_digest = g_strdup(sp_db_text(rows, c++));
+    sp_isolation_parse(sp_db_text(rows, c++), &s->isolation);
+    s->isolation_reason = g_strdup(sp_db_text(rows, c++));
+    s->resources.cpus = (double)sp_db_int(rows, c++) / 1000;
+    s->resources.memory_mb = sp_db_int(rows, c++);
+    s->resources.disk_mb = sp_db_int(rows, c++);
+    s->resources.pids = sp_db_int(rows, c++);
+    s->user = g_strdup(sp_db_text(rows, c++));
+    s->env = g_strdup(sp_db_text(rows, c++));
+    s->metadata = g_strdup(sp_db_text(rows, c++));
+    s->network = g_strdup(sp_db_text(rows, c++));
+    s->idle_timeout_ms = sp_db_int(rows, c++);
+    s->on_idle = on_idle_of(sp_db_text(rows, c++));
+    s->max_lifetime_ms = sp_db_int(rows, c++);
+    s->parent_snapshot_id = g_strdup(sp_db_text(rows, c++));
+    s->created_at_ms = sp_db_int(rows, c++);
+    s->started_at_ms = sp_db_int(rows, c++);
+    s->last_active_at_ms = sp_db_int(rows, c++);
+    s->deleted_at_ms = sp_db_int(rows, c++);
+    s->live_sessions = sp_db_int(rows, c++);
+    return s;
+}
+
+GPtrArray *sp_sandboxes_from_rows(struct sp_db_rows *taken, GError **error)
+{
+    SP_DB_ROWS_AUTO *rows = taken;
+    if (!rows)
+        return NULL;
+    g_autoptr(GPtrArray) list = g_ptr_array_new_with_free_func((GDestroyNotify)sp_sandbox_free);
+    int got;
+    while ((got = sp_db_next(rows, error)) > 0)
+        g_ptr_array_add(list, sp_sandbox_from_row(rows));
+    return got < 0 ? NULL : g_steal_pointer(&list);
+}
+
+bool sp_tx_sandbox(struct sp_db_tx *tx, const char *id, struct sp_sandbox **ret, GError **error)
+{
+    SP_DB_ROWS_AUTO *rows = sp_db_query(tx, error, SP_SANDBOX_SELECT "WHERE s.id = $1", "t", id);
+    int got = rows ? sp_db_next(rows, error) : -1;
+    if (got < 0)
+        return false;
+    *ret = got > 0 ? sp_sandbox_from_row(rows) : NULL;
+    return true;
+}
+
+static bool put_metadata(struct sp_db_tx *tx, const char *id, char *const *pairs, GError **error)
+{
+    if (!sp_db_run(tx, NULL, error, "DELETE FROM sandbox_metadata WHERE sandbox_id = $1", "t", id))
+        return false;
+    for (; pairs && *pairs; pairs++) {
+        const char *eq = strchr(*pairs, '=');
+        g_autofree char *name = g_strndup(*pairs, (gsize)(eq - *pairs));
+        if (!sp_db_run(tx, NULL, error,
+                       "INSERT INTO sandbox_metadata (sandbox_id, name, value) VALUES ($1, $2, $3)",
+                       "ttt", id, name, eq + 1))
+            return false;
+    }
+    return true;
+}
+
+static char *map_text(char *const *pairs)
+{
+    g_autoptr(json_t) map = sp_json_from_map(pairs);
+    return sp_json_dump(map);
+}
+
+static char *network_text(char *const *allow, bool deny_private)
+{
+    g_autoptr(json_t) network = json_object();
+    json_object_set_new(network, "allow", sp_json_from_strv(allow));
+    json_object_set_new(network, "deny_private", json_boolean(deny_private));
+    return sp_json_dump(network);
+}
+
+static bool insert(struct sp_db_tx *tx, const struct sp_sandbox_new *new, const char *id,
+                   const char *operation_id, int64_t revision, GError **error)
+{
+    const struct sp_sandbox_request *r = new->request;
+    g_autofree char *env = map_text(r->env);
+    g_autofree char *metadata = map_text(r->metadata);
+    g_autofree char *network = network_text(r->network_allow, r->deny_private);
+    int64_t now = sp_time_now_ms();
+    return sp_db_run(
+               tx, NULL, error,
+               "INSERT INTO sandboxes (id, tenant, name, node, state, desired_state, generation,"
+               " revision, operation_id, template, template_digest, isolation, isolation_reason,"
+               " cpus_milli, memory_mb, disk_mb, pids, user_name, env, metadata, network,"
+               " idle_timeout_ms, on_idle, max_lifetime_ms, created_at, last_active_at)"
+               " VALUES ($1, $2, $3, $4, 'creating', 'running', 1, $5, $6, $7, $8, $9, $10, $11,"
+               " $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $22)",
+               "ttttittttt"
+               "iiiitttt"
+               "itii",
+               id, new->tenant, r->name, new->node, revision, operation_id, r->template_ref,
+               new->template_digest, sp_isolation_names[new->isolation], new->isolation_reason,
+               (int64_t)llround(r->resources.cpus * 1000), r->resources.memory_mb,
+               r->resources.disk_mb, r->resources.pids, r->user, env, metadata, network,
+               r->idle_timeout_ms, sp_on_idle_names[r->on_idle], r->max_lifetime_ms, now) &&
+           put_metadata(tx, id, r->metadata, error);
+}
+
+bool sp_store_sandbox_create(struct sp_store *store, const struct sp_sandbox_new *sandbox,
+                             const struct sp_idempotency *idem, struct sp_replay *ret,
+                             GError **error)
+{
+    SP_DB_TX_AUTO *tx = sp_db_begin(store->db, SP_DB_WRITE, error);
+    struct sp_replay replay;
+    if (!tx || !sp_tx_replay_find(tx, idem, &replay, error))
+        return false;
+    if (replay.found) {
+        *ret = replay;
+        return true;
+    }
+    sp_id_new("sbx", replay.resource_id);
+    struct sp_operation_new op = {.tenant = sandbox->tenant, .sandbox_id = replay.resource_id,
+                                  .kind = SP_OPERATION_CREATE, .generation = 1};
+    int64_t revision;
+    if (!sp_tx_bump_revision(tx, &revision, error) ||
+        !sp_tx_operation_insert(tx, &op, replay.operation_id, error) ||
+        !insert(tx, sandbox, replay.resource_id, replay.operation_id, revision, error) ||
+        !sp_tx_replay_record(tx, idem, replay.resource_id, replay.operation_id, error) ||
+        !sp_db_commit_auto(&tx, error))
+        return false;
+    g_autofree char *topic = sp_store_node_topic(sandbox->node);
+    sp_store_publish(store, topic);
+    sp_store_publish(store, SP_TOPIC_CONTROLLER);
+    *ret = replay;
+    return true;
+}
+
+struct sp_sandbox *sp_store_sandbox_get_any(struct sp_store *store, const char *tenant,
+                                            const char *id, GError **error)
+{
+    SP_DB_TX_AUTO *tx = sp_db_begin(store->db, SP_DB_READ, error);
+    struct sp_sandbox *s = NULL;
+    if (!tx || !sp_tx_sandbox(tx, id, &s, error))
+        return NULL;
+    if (!s || (tenant && strcmp(tenant, s->tenant) != 0)) {
+        g_set_error(error, SP_ERROR, SP_ERROR_NOT_FOUND, "there is no sandbox %s", id);
+        g_clear_pointer(&s, sp_sandbox_free);
+    }
+    return s;
+}
+
+struct sp_sandbox *sp_store_sandbox_get(struct sp_store *store, const char *tenant, const char *id,
+                                        GError **error)
+{
+    struct sp_sandbox *s = sp_store_sandbox_get_any(store, tenant, id, error);
+    if (s && s->state == SP_STATE_DELETED) {
+        g_set_error(error, SP_ERROR, SP_ERROR_NOT_FOUND, "there is no sandbox %s", id);
+        g_clear_pointer(&s, sp_sandbox_free);
+    }
+    return s;
+}
+
+GPtrArray *sp_store_sandbox_list(struct sp_store *store, const struct sp_sandbox_filter *filter,
+                                 GError **error)
+{
+    g_autoptr(GString) sql = g_string_new(
+        SP_SANDBOX_SELECT "WHERE s.tenant = $1 AND s.state <> 'deleted' AND ($2 = '' OR s.state = $2)"
+                          " AND ($3 = '' OR s.template = $3 OR s.template_digest = $3)"
+                          " AND ($4 = '' OR s.id < $4)");
+    struct sp_db_value values[5 + 2 * SP_MAX_METADATA_FILTERS] = {
+        {SP_DB_TEXT, 0, filter->tenant},
+        {SP_DB_TEXT, 0, filter->state ? filter->state : ""},
+        {SP_DB_TEXT, 0, filter->template_ref ? filter->template_ref : ""},
+        {SP_DB_TEXT, 0, filter->before_id ? filter->before_id : ""},
+        {SP_DB_INT, filter->limit, NULL},
+    };
+    unsigned n = 5;
+    for (unsigned i = 0; i < filter->n_metadata; i++, n += 2) {
+        g_string_append_printf(sql,
+                               " AND EXISTS (SELECT 1 FROM sandbox_metadata m WHERE m.sandbox_id ="
+                               " s.id AND m.name = $%u AND m.value = $%u)",
+                               n + 1, n + 2);
+        values[n] = (struct sp_db_value){SP_DB_TEXT, 0, filter->metadata_keys[i]};
+        values[n + 1] = (struct sp_db_value){SP_DB_TEXT, 0, filter->metadata_values[i]};
+    }
+    g_string_append(sql, " ORDER BY s.id DESC LIMIT $5");
+
+    SP_DB_TX_AUTO *tx = sp_db_begin(store->db, SP_DB_READ, error);
+    if (!tx)
+        return NULL;
+    return sp_sandboxes_from_rows(sp_db_query_values(tx, error, sql->str, values, n), error);
+}
+
+static bool update_patch(struct sp_db_tx *tx, const char *id, const struct sp_sandbox_patch *patch,
+                         GError **error)
+{
+    g_autofree char *metadata = patch->metadata ? map_text(patch->metadata) : NULL;
+    return sp_db_run(tx, NULL, error,
+                     "UPDATE sandboxes SET name = COALESCE($2, name),"
+                     " metadata = COALESCE($3, metadata), on_idle = COALESCE($4, on_idle),"
+                     " idle_timeout_ms = CASE WHEN $5 > 0 THEN $5 ELSE idle_timeout_ms END,"
+                     " max_lifetime_ms = CASE WHEN $6 > 0 THEN $6 ELSE max_lifetime_ms END,"
+                     " last_active_at = $7 WHERE id = $1",
+                     "ttttiii", id, patch->name, metadata,
+                     patch->on_idle_set ? sp_on_idle_names[patch->on_idle] : NULL,
+                     patch->idle_timeout_ms, patch->max_lifetime_ms, sp_time_now_ms()) &&
+           (!patch->metadata || put_metadata(tx, id, patch->metadata, error));
+}
+
+bool sp_store_sandbox_patch(struct sp_store *store, const char *tenant, const char *id,
+                            const struct sp_sandbox_patch *patch, const struct sp_idempotency *idem,
+                            GError **error)
+{
+    SP_DB_TX_AUTO *tx = sp_db_begin(store->db, SP_DB_WRITE, error);
+    struct sp_replay replay;
+    struct sp_sandbox *s = NULL;
+    if (!tx || !sp_tx_replay_find(tx, idem, &replay, error))
+        return false;
+    if (replay.found)
+        return true;
+    if (!sp_tx_sandbox(tx, id, &s, error))
+        return false;
+    bool found = s && s->state != SP_STATE_DELETED && (!tenant || strcmp(tenant, s->tenant) == 0);
+    bool deleting = s && s->desired == SP_DESIRED_DELETED;
+    sp_sandbox_free(s);
+    if (!found || deleting) {
+        g_set_error(error, SP_ERROR, found ? SP_ERROR_FAILED_PRECONDITION : SP_ERROR_NOT_FOUND,
+                    found ? "sandbox %s is being deleted" : "there is no sandbox %s", id);
+        return false;
+    }
+    if (!update_patch(tx, id, patch, error) || !sp_tx_replay_record(tx, idem, id, "", error) ||
+        !sp_db_commit_auto(&tx, error))
+        return false;
+    sp_store_publish(store, SP_TOPIC_CONTROLLER);
+    return true;
+}
+
+void sp_store_sandbox_touch(struct sp_store *store, const struct sp_sandbox *seen)
+{
+    int64_t now = sp_time_now_ms();
+    if (now < seen->last_active_at_ms + TOUCH_EVERY_MS)
+        return;
+    /* Losing one touch is harmless: the next request writes it. */
+    SP_DB_TX_AUTO *tx = sp_db_begin(store->db, SP_DB_WRITE, NULL);
+    if (tx && sp_db_run(tx, NULL, NULL,
+                        "UPDATE sandboxes SET last_active_at = $2 WHERE id = $1 AND"
+                        " last_active_at < $2",
+                        "ti", seen->id, now))
+        sp_db_commit_auto(&tx, NULL);
+}
+
+bool sp_store_sandbox_counts(struct sp_store *store, int64_t *ret_counts, GError **error)
+{
+    SP_DB_TX_AUTO *tx = sp_db_begin(store->db, SP_DB_READ, error);
+    if (!tx)
+        return false;
+    SP_DB_ROWS_AUTO *rows = sp_db_query(
+        tx, error, "SELECT state, COUNT(*) FROM sandboxes WHERE state <> 'deleted' GROUP BY state",
+        "");
+    if (!rows)
+        return false;
+    int64_t counts[SP_N_STATES] = {0};
+    int got;
+    while ((got = sp_db_next(rows, error)) > 0) {
+        enum sp_state state;
+        if (sp_state_parse(sp_db_text(rows, 0), &state))
+            counts[state] = sp_db_int(rows, 1);
+    }
+    if (got == 0)
+        memcpy(ret_counts, counts, sizeof counts);
+    return got == 0;
+}

@@ -1,0 +1,284 @@
+/*
+ * The control plane's state: what the API and the controllers do with the database, as whole
+ * transactions. Callers see no SQL; another back end changes nothing here.
+ *
+ * All functions are thread-safe and may block for some milliseconds (an fsync). A row that is absent,
+ * or belongs to another tenant, is SP_ERROR_NOT_FOUND. tenant NULL means any. Times are milliseconds
+ * since the epoch, 0 for "not yet"; JSON members are texts of it. Returned rows are owned by the caller.
+ */
+#pragma once
+
+#include <glib.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/ids.h"
+#include "model/operation.h"
+#include "model/sandbox.h"
+#include "model/session.h"
+#include "model/template.h"
+
+struct sp_store;
+
+/* Opens, makes or migrates the database file. Refuses one of a newer version. */
+struct sp_store *sp_store_open(const char *path, GError **error);
+void sp_store_close(struct sp_store *store);
+/* A read that proves that the database answers. */
+bool sp_store_check(struct sp_store *store, GError **error);
+
+/* --- change notification (changes.c). A topic is an operation's id, SP_TOPIC_CONTROLLER, or
+ * sp_store_node_topic(). Take a ticket, read the rows, and if they are not as wanted, wait: it returns
+ * at once when something was published after the ticket was taken. It only shortens the wait; wake-ups
+ * without a change happen, so re-read. */
+#define SP_TOPIC_CONTROLLER "controller"
+uint64_t sp_store_ticket(struct sp_store *store, const char *topic);
+void sp_store_wait(struct sp_store *store, const char *topic, uint64_t ticket,
+                   int64_t deadline_monotonic_ms);
+void sp_store_publish(struct sp_store *store, const char *topic);
+/* All waiters return; later waits return at once too (the process is stopping). */
+void sp_store_wake_all(struct sp_store *store);
+/* "node:local"; caller frees. */
+char *sp_store_node_topic(const char *node);
+
+/* --- keys (keys.c) */
+struct sp_key {
+    char *id, *tenant, *name, *role;
+};
+void sp_key_free(struct sp_key *key);
+/* Makes the installation's admin key (id "key_admin", tenant "default") be the one with this hash. */
+bool sp_store_key_set_admin(struct sp_store *store, const char *hash, GError **error);
+/* The key that is not revoked and has this hash; SP_ERROR_UNAUTHENTICATED otherwise. */
+struct sp_key *sp_store_key_find(struct sp_store *store, const char *hash, GError **error);
+
+/* --- idempotency (idempotency.c). Every mutation takes one; key NULL means that the client sent none. */
+struct sp_idempotency {
+    const char *key_id;
+    const char *key;
+    char hash[SP_HASH_HEX];
+};
+struct sp_replay {
+    bool found;
+    char resource_id[SP_ID_MAX];
+    char operation_id[SP_ID_MAX];
+};
+/* What an earlier request with the same key made. SP_ERROR_IDEMPOTENCY_CONFLICT when that was another
+ * request. */
+bool sp_store_replay_find(struct sp_store *store, const struct sp_idempotency *idem,
+                          struct sp_replay *ret, GError **error);
+/* Records the key for a request that makes no row of its own (an exec, a signal), before it is done.
+ * *ret_replay.found tells that it was there. */
+bool sp_store_replay_claim(struct sp_store *store, const struct sp_idempotency *idem,
+                           struct sp_replay *ret_replay, GError **error);
+/* Takes the claim back, as the request was certainly not carried out. */
+void sp_store_replay_release(struct sp_store *store, const struct sp_idempotency *idem);
+
+/* --- sandboxes (sandboxes.c, lifecycle.c) */
+struct sp_sandbox {
+    char *id, *tenant, *name, *node, *state_reason, *operation_id;
+    char *template_ref, *template_digest, *isolation_reason, *user, *parent_snapshot_id;
+    char *env, *metadata, *network; /* JSON */
+    enum sp_state state;
+    enum sp_desired desired;
+    enum sp_isolation isolation;
+    int on_idle;
+    int64_t generation, revision;
+    struct sp_resources resources;
+    int64_t idle_timeout_ms, max_lifetime_ms;
+    int64_t created_at_ms, started_at_ms, last_active_at_ms, deleted_at_ms;
+    int64_t live_sessions; /* command sessions in state running */
+};
+void sp_sandbox_free(struct sp_sandbox *sandbox);
+
+struct sp_sandbox_new {
+    const char *tenant;
+    const struct sp_sandbox_request *request;
+    const char *node, *template_digest, *isolation_reason;
+    enum sp_isolation isolation;
+};
+/* Writes sandbox, operation and idempotency record in one transaction, or finds the earlier ones. */
+bool sp_store_sandbox_create(struct sp_store *store, const struct sp_sandbox_new *sandbox,
+                             const struct sp_idempotency *idem, struct sp_replay *ret,
+                             GError **error);
+/* Finally deleted ones are not found. */
+struct sp_sandbox *sp_store_sandbox_get(struct sp_store *store, const char *tenant, const char *id,
+                                        GError **error);
+/* The same, but finds a finally deleted one until it is purged. */
+struct sp_sandbox *sp_store_sandbox_get_any(struct sp_store *store, const char *tenant,
+                                            const char *id, GError **error);
+#define SP_MAX_METADATA_FILTERS 8
+struct sp_sandbox_filter {
+    const char *tenant;
+    const char *state;        /* NULL: all but deleted */
+    const char *template_ref; /* as given at create, or a digest */
+    const char *metadata_keys[SP_MAX_METADATA_FILTERS], *metadata_values[SP_MAX_METADATA_FILTERS];
+    unsigned n_metadata;
+    const char *before_id; /* the page begins below it; NULL: at the newest */
+    unsigned limit;
+};
+/* Of struct sp_sandbox, newest first. */
+GPtrArray *sp_store_sandbox_list(struct sp_store *store, const struct sp_sandbox_filter *filter,
+                                 GError **error);
+bool sp_store_sandbox_patch(struct sp_store *store, const char *tenant, const char *id,
+                            const struct sp_sandbox_patch *patch, const struct sp_idempotency *idem,
+                            GError **error);
+/* Desired state deleted, with an operation; ends every other operation of the sandbox. Repeated: the
+ * same operation (also after it has ended well, until the row is purged). */
+bool sp_store_sandbox_delete(struct sp_store *store, const char *tenant, const char *id,
+                             const char *reason, const struct sp_idempotency *idem,
+                             char ret_operation_id[SP_ID_MAX], GError **error);
+/* Notes that the sandbox was used; writes at most every few seconds. seen is the row as read. */
+void sp_store_sandbox_touch(struct sp_store *store, const struct sp_sandbox *seen);
+/* Number of sandboxes in each state that are not deleted: fills SP_N_STATES numbers. */
+bool sp_store_sandbox_counts(struct sp_store *store, int64_t *ret_counts, GError **error);
+
+/* --- operations (operations.c) */
+struct sp_operation {
+    char *id, *tenant, *sandbox_id, *build_id, *template_ref;
+    char *error_code, *error_message;
+    char *steps; /* JSON, as the worker sent it */
+    enum sp_operation_kind kind;
+    enum sp_operation_state state;
+    int64_t generation, created_at_ms, started_at_ms, finished_at_ms;
+};
+void sp_operation_free(struct sp_operation *operation);
+struct sp_operation *sp_store_operation_get(struct sp_store *store, const char *tenant,
+                                            const char *id, GError **error);
+struct sp_operation_filter {
+    const char *tenant, *sandbox_id, *state, *kind, *before_id;
+    unsigned limit;
+};
+GPtrArray *sp_store_operation_list(struct sp_store *store, const struct sp_operation_filter *filter,
+                                   GError **error);
+
+/* --- command sessions (sessions.c) */
+struct sp_session {
+    char *id, *tenant, *sandbox_id, *process_id;
+    char *spec, *exit, *error; /* JSON */
+    enum sp_session_state state;
+    int64_t created_at_ms, started_at_ms, ended_at_ms;
+};
+struct sp_session_token {
+    char hash[SP_HASH_HEX];
+    int64_t expires_at_ms;
+};
+void sp_session_free(struct sp_session *session);
+struct sp_session_new {
+    const char *tenant, *sandbox_id;
+    const char *spec; /* JSON */
+    struct sp_session_token token;
+};
+/* SP_ERROR_FAILED_PRECONDITION, saying the state, when the sandbox is not running. A repeated request
+ * gets the earlier session and the new token for it. */
+bool sp_store_session_create(struct sp_store *store, const struct sp_session_new *session,
+                             const struct sp_idempotency *idem, struct sp_replay *ret,
+                             GError **error);
+struct sp_session *sp_store_session_get(struct sp_store *store, const char *tenant, const char *id,
+                                        GError **error);
+bool sp_store_session_add_token(struct sp_store *store, const char *tenant, const char *id,
+                                const struct sp_session_token *token, GError **error);
+/* For the worker: not found when the sandbox is to be deleted. *ret_tokens is an array of struct
+ * sp_session_token that have not expired. */
+struct sp_session *sp_store_session_for_worker(struct sp_store *store, const char *id,
+                                               GArray **ret_tokens, GError **error);
+struct sp_session_report {
+    const char *id;
+    enum sp_session_state state;
+    int64_t started_at_ms, ended_at_ms; /* 0: not said */
+    const char *exit, *error;           /* JSON or NULL */
+};
+/* An ended session stays as it ended. node NULL: not checked. */
+bool sp_store_session_report(struct sp_store *store, const char *node,
+                             const struct sp_session_report *reports, unsigned n_reports,
+                             GError **error);
+
+/* --- nodes (nodes.c) */
+struct sp_node {
+    char *name, *instance, *data_url;
+    char *tiers, *templates; /* JSON arrays as registered */
+    int64_t registered_at_ms, lease_expires_at_ms;
+};
+void sp_node_free(struct sp_node *node);
+/* Takes the node's word and renews its lease. A new instance fails the builds that ran on the old one. */
+bool sp_store_node_register(struct sp_store *store, const struct sp_node *node, GError **error);
+GPtrArray *sp_store_node_list(struct sp_store *store, GError **error);
+struct sp_node *sp_store_node_get(struct sp_store *store, const char *name, GError **error);
+
+/* --- what a worker is to do, and what it has seen (desired.c, observed.c) */
+struct sp_build {
+    char *id, *node, *ref, *name, *tag, *operation_id, *digest;
+    char *recipe, *log;             /* JSON; text */
+    enum sp_operation_state state; /* of the build */
+    int64_t created_at_ms, finished_at_ms;
+};
+void sp_build_free(struct sp_build *build);
+struct sp_desired_set {
+    int64_t revision;
+    GPtrArray *sandboxes; /* of struct sp_sandbox */
+    GPtrArray *builds;    /* of struct sp_build, unfinished */
+};
+void sp_desired_set_clear(struct sp_desired_set *set);
+/* Rows of the node changed after the revision; 0: all that are not finally deleted. */
+bool sp_store_desired(struct sp_store *store, const char *node, int64_t after,
+                      struct sp_desired_set *ret, GError **error);
+/* The rows of these ids, deleted ones too; what is not in the answer is unknown. */
+GPtrArray *sp_store_desired_of(struct sp_store *store, const char *node, char *const *ids,
+                               GError **error);
+/* What the worker is told: a failed sandbox is not wanted any more, so that nothing of it stays. */
+enum sp_desired sp_sandbox_wire_desired(const struct sp_sandbox *sandbox);
+
+struct sp_observation {
+    const char *id;
+    int64_t generation;
+    enum sp_state state;
+    const char *reason, *error_code, *error_message; /* NULL: none */
+    const char *steps;                               /* JSON array or NULL */
+    int64_t started_at_ms;                           /* 0: now */
+};
+/* Applies reports that fit; the others are ignored without an error (see docs/worker-protocol.md). */
+bool sp_store_observe(struct sp_store *store, const char *node,
+                      const struct sp_observation *observations, unsigned n, GError **error);
+
+/* --- templates and builds (templates.c, builds.c) */
+struct sp_template {
+    char *name, *tag, *digest;
+    char *config; /* JSON */
+    int64_t size_bytes, created_at_ms;
+};
+void sp_template_free(struct sp_template *template);
+/* By "name:tag" or digest (then name and tag are one of its names, or NULL). */
+struct sp_template *sp_store_template_get(struct sp_store *store, const struct sp_template_ref *ref,
+                                          GError **error);
+/* Of struct sp_template in the order of their names; after_ref: "name:tag" or NULL. */
+GPtrArray *sp_store_template_list(struct sp_store *store, const char *after_ref, unsigned limit,
+                                  GError **error);
+/* Takes the name away; the image too when it was its last name (by digest: all names). Refused with
+ * SP_ERROR_FAILED_PRECONDITION when sandboxes that are not deleted use an image that would go. */
+bool sp_store_template_delete(struct sp_store *store, const struct sp_template_ref *ref,
+                              const struct sp_idempotency *idem, GError **error);
+/* Build and operation in one transaction. ret->resource_id is the build's id. */
+bool sp_store_build_create(struct sp_store *store, const char *tenant, const char *node,
+                           const struct sp_template_request *request,
+                           const struct sp_idempotency *idem, struct sp_replay *ret,
+                           GError **error);
+/* The newest build that made or would make this template. */
+struct sp_build *sp_store_build_find(struct sp_store *store, const struct sp_template_ref *ref,
+                                     GError **error);
+struct sp_build_report {
+    enum sp_operation_state state;
+    const char *log; /* to append, or NULL */
+    const char *digest, *config, *error_code, *error_message;
+    int64_t size_bytes;
+};
+/* *ret_cancel: the build is not wanted (it has ended for the server). */
+bool sp_store_build_report(struct sp_store *store, const char *id,
+                           const struct sp_build_report *report, bool *ret_cancel, GError **error);
+
+/* --- housekeeping (sweep.c) */
+struct sp_sweep_result {
+    int64_t next_at_ms; /* when something may be due again */
+    int64_t timed_out, expired, purged;
+};
+/* Ends operations that are overdue, deletes sandboxes whose max_lifetime or (with on_idle delete) idle
+ * time is over, forgets idempotency records after 24 h and deleted rows 24 h after their end. */
+bool sp_store_sweep(struct sp_store *store, int64_t now_ms, struct sp_sweep_result *ret,
+                    GError **error);
