@@ -23,7 +23,8 @@ static struct addrinfo *address_parse(const char *address, GError **error)
         host_len = 0; /* IPv6 without brackets */
     }
     struct addrinfo *found = NULL;
-    if (host_len > 0) {
+    /* getaddrinfo(3) of glibc takes 99999 and the empty text for a port. */
+    if (host_len > 0 && g_ascii_string_to_unsigned(colon + 1, 10, 0, 65535, NULL, NULL)) {
         g_autofree char *name = g_strndup(host, host_len);
         const struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
                                        .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
