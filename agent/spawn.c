@@ -1,0 +1,288 @@
+#include "spawn.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/futex.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define STACK_BYTES (64u * 1024u)
+#define EXEC_DEADLINE_S 10
+#define CANDIDATE_BYTES 4352u /* PATH_MAX, and the longest file name */
+#define SIGNAL_SET_BYTES 8u   /* the kernel's sigset_t */
+#define CLEAR_SIGHAND 0x100000000ull /* CLONE_CLEAR_SIGHAND, since Linux 5.5 */
+#define INTO_CGROUP 0x200000000ull   /* CLONE_INTO_CGROUP, since Linux 5.7 */
+
+/* struct clone_args of clone3(2); the libcs' headers do not have all of it. */
+struct clone3_args {
+    uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid,
+        set_tid_size, cgroup;
+};
+
+/* Shared between us and the child; the child writes stage and error, the kernel clears `alive`
+ * (and wakes us) when the child leaves our memory by execve or exit: CLONE_CHILD_CLEARTID. */
+struct child {
+    const struct spawn_request *request;
+    _Atomic uint32_t alive;
+    bool by_clone; /* not by clone3: signals are not reset, the group is not joined */
+    enum spawn_stage stage;
+    int error;
+    char candidate[CANDIDATE_BYTES];
+};
+
+/* ASan must not instrument what runs on the child's own stack. */
+#define IN_CHILD __attribute__((no_sanitize("address", "undefined")))
+
+IN_CHILD static _Noreturn void child_fail(struct child *c, enum spawn_stage stage, int error)
+{
+    c->stage = stage;
+    c->error = error;
+    syscall(SYS_exit_group, 127);
+    __builtin_unreachable();
+}
+
+IN_CHILD static void child_signals(bool reset)
+{
+    /* Our launcher may have left some ignored. The kernel's struct sigaction is four words on every
+     * architecture we build for; zero means SIG_DFL. */
+    const unsigned long action[4] = {0};
+    const uint64_t none = 0;
+    for (int i = 1; reset && i < SIGSYS; i++)
+        syscall(SYS_rt_sigaction, i, action, NULL, SIGNAL_SET_BYTES);
+    syscall(SYS_rt_sigprocmask, SIG_SETMASK, &none, NULL, SIGNAL_SET_BYTES);
+}
+
+IN_CHILD static void child_write_file(int dir_fd, const char *name, const char *text)
+{
+    long fd = syscall(SYS_openat, dir_fd, name, O_WRONLY | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    syscall(SYS_write, fd, text, 1);
+    syscall(SYS_close, fd);
+}
+
+IN_CHILD static void child_user(struct child *c)
+{
+    const struct account *account = c->request->account;
+    if (syscall(SYS_setgroups, account->group_count, account->groups) < 0 ||
+        syscall(SYS_setresgid, account->gid, account->gid, account->gid) < 0 ||
+        syscall(SYS_setresuid, account->uid, account->uid, account->uid) < 0)
+        child_fail(c, SPAWN_USER, errno);
+}
+
+/* The launcher's filter lets the agent use clone3, which cannot be filtered by its flags, because
+ * CLONE_INTO_CGROUP needs it. For the programs it does not exist: libcs fall back to clone. */
+IN_CHILD static void child_deny_clone3(struct child *c)
+{
+#if defined(__x86_64__)
+    const uint32_t arch = AUDIT_ARCH_X86_64;
+#elif defined(__aarch64__)
+    const uint32_t arch = AUDIT_ARCH_AARCH64;
+#else
+#error "say which AUDIT_ARCH this is"
+#endif
+    const struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, arch, 0, 2), /* others: the launcher's filter */
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone3, 1, 0),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (ENOSYS & SECCOMP_RET_DATA)),
+    };
+    const struct sock_fprog program = {sizeof code / sizeof code[0], (struct sock_filter *)code};
+    if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) < 0)
+        child_fail(c, SPAWN_SETUP, errno);
+}
+
+/* Whether a path that execve called missing is there: then its interpreter is what is missing. */
+IN_CHILD static int exec_error(const char *path, int error)
+{
+    if (error == ENOENT && syscall(SYS_faccessat, AT_FDCWD, path, F_OK) == 0)
+        return ENOEXEC;
+    return error;
+}
+
+/* Tries the program in every directory of PATH, as execvp(3) does, but never gives it to a shell. */
+IN_CHILD static _Noreturn void child_exec(struct child *c)
+{
+    const struct exec_plan *plan = c->request->plan;
+    const char *name = plan->argv[0];
+    size_t name_len = 0;
+    bool slash = false;
+    for (; name[name_len]; name_len++)
+        slash |= name[name_len] == '/';
+    if (slash) {
+        syscall(SYS_execve, name, plan->argv, plan->envp);
+        child_fail(c, SPAWN_EXEC, exec_error(name, errno));
+    }
+    int error = ENOENT;
+    const char *dir = plan->path ? plan->path : EXEC_DEFAULT_PATH;
+    for (bool more = true; more;) {
+        size_t len = 0;
+        while (dir[len] && dir[len] != ':')
+            len++;
+        more = dir[len] == ':';
+        if (len + name_len + 2 <= CANDIDATE_BYTES) {
+            size_t at = 0;
+            for (size_t i = 0; i < len; i++)
+                c->candidate[at++] = dir[i];
+            if (len > 0) /* an empty entry is the current directory */
+                c->candidate[at++] = '/';
+            for (size_t i = 0; i <= name_len; i++)
+                c->candidate[at++] = name[i];
+            syscall(SYS_execve, c->candidate, plan->argv, plan->envp);
+            int failed = exec_error(c->candidate, errno);
+            if (failed == EACCES || failed == ENOEXEC)
+                error = failed; /* found, but cannot be run: go on looking */
+            else if (failed != ENOENT && failed != ENOTDIR && failed != ELOOP &&
+                     failed != ENAMETOOLONG)
+                child_fail(c, SPAWN_EXEC, failed);
+        }
+        dir += len + 1;
+    }
+    child_fail(c, SPAWN_EXEC, error);
+}
+
+IN_CHILD static int child_main(void *argument)
+{
+    struct child *c = argument;
+    const struct spawn_request *request = c->request;
+    if (c->by_clone && request->group_fd >= 0)
+        child_write_file(request->group_fd, "cgroup.procs", "0");
+    if (request->reset_oom)
+        child_write_file(AT_FDCWD, "/proc/self/oom_score_adj", "0");
+    if (syscall(SYS_setsid) < 0)
+        child_fail(c, SPAWN_SETUP, errno);
+    for (int i = 0; i < 3; i++) { /* the copies lose close-on-exec */
+        if (syscall(SYS_dup3, request->fds[i], i, 0) < 0)
+            child_fail(c, SPAWN_SETUP, errno);
+    }
+    if (request->terminal && syscall(SYS_ioctl, 0, TIOCSCTTY, 0) < 0)
+        child_fail(c, SPAWN_SETUP, errno);
+    child_signals(c->by_clone);
+    child_user(c);
+    if (syscall(SYS_chdir, request->plan->cwd) < 0 &&
+        (!request->plan->cwd_is_home || syscall(SYS_chdir, "/") < 0))
+        child_fail(c, SPAWN_CWD, errno);
+    if (syscall(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+        child_fail(c, SPAWN_SETUP, errno);
+    if (request->deny_clone3)
+        child_deny_clone3(c);
+    child_exec(c);
+}
+
+/* clone3 with a function to run on the new stack. The child never comes back from it. */
+static long clone3_run(struct clone3_args *args, int (*run)(void *), void *argument)
+{
+#if defined(__x86_64__)
+    register long result __asm__("rax") = SYS_clone3;
+    register struct clone3_args *first __asm__("rdi") = args;
+    register unsigned long size __asm__("rsi") = sizeof *args;
+    register int (*function)(void *) __asm__("r12") = run;
+    register void *value __asm__("r13") = argument;
+    __asm__ volatile("syscall\n\t"
+                     "test %%rax, %%rax\n\t"
+                     "jnz 1f\n\t"
+                     "xor %%ebp, %%ebp\n\t"
+                     "mov %%r13, %%rdi\n\t"
+                     "call *%%r12\n\t"
+                     "hlt\n\t"
+                     "1:"
+                     : "+r"(result)
+                     : "r"(first), "r"(size), "r"(function), "r"(value)
+                     : "rcx", "r11", "memory");
+    if (result < 0) {
+        errno = (int)-result;
+        return -1;
+    }
+    return result;
+#else
+    (void)args;
+    (void)run;
+    (void)argument;
+    errno = ENOSYS;
+    return -1;
+#endif
+}
+
+static pid_t clone_child(struct child *c, uint8_t *stack)
+{
+    int group_fd = c->request->group_fd;
+    struct clone3_args args = {
+        .flags = CLONE_VM | CLONE_CHILD_CLEARTID | CLEAR_SIGHAND | (group_fd >= 0 ? INTO_CGROUP : 0),
+        .child_tid = (uint64_t)(uintptr_t)&c->alive,
+        .exit_signal = SIGCHLD,
+        .stack = (uint64_t)(uintptr_t)stack,
+        .stack_size = STACK_BYTES,
+        .cgroup = group_fd >= 0 ? (uint64_t)group_fd : 0,
+    };
+    long pid = clone3_run(&args, child_main, c);
+    if (pid > 0 || errno == EAGAIN || errno == ENOMEM)
+        return (pid_t)pid;
+    /* An old kernel, a filter that hides clone3, or a group that takes no process. */
+    c->by_clone = true;
+    return clone(child_main, stack + STACK_BYTES, CLONE_VM | CLONE_CHILD_CLEARTID | SIGCHLD, c, NULL,
+                 NULL, &c->alive);
+}
+
+/* false: the child was still in our memory at the deadline. */
+static bool wait_gone(struct child *c)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += EXEC_DEADLINE_S;
+    while (c->alive) {
+        /* Not FUTEX_PRIVATE: the kernel's wake at the end of a task is not private either. */
+        if (syscall(SYS_futex, &c->alive, FUTEX_WAIT_BITSET, 1, &until, NULL,
+                    FUTEX_BITSET_MATCH_ANY) < 0 &&
+            errno == ETIMEDOUT)
+            return !c->alive;
+    }
+    return true;
+}
+
+struct spawn_result spawn_child(void **block, const struct spawn_request *request)
+{
+    struct spawn_result result = {.stage = SPAWN_CLONE};
+    if (!*block) {
+        void *fresh = mmap(NULL, STACK_BYTES + sizeof(struct child), PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (fresh == MAP_FAILED) {
+            result.error = errno;
+            return result;
+        }
+        *block = fresh;
+    }
+    struct child *c = (struct child *)(void *)((uint8_t *)*block + STACK_BYTES);
+    c->request = request;
+    c->by_clone = false;
+    c->stage = 0;
+    c->error = 0;
+    c->alive = 1;
+    result.pid = clone_child(c, *block);
+    if (result.pid < 0) {
+        result.error = errno;
+        result.pid = 0;
+    } else if (!wait_gone(c)) {
+        kill(result.pid, SIGKILL);
+        result.stage = SPAWN_STUCK;
+        result.error = ETIMEDOUT;
+        *block = NULL; /* the child may still run on it: it is lost */
+    } else {
+        result.stage = c->stage;
+        result.error = c->error;
+    }
+    return result;
+}
