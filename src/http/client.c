@@ -7,6 +7,7 @@
 
 #include <curl/curl.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -129,6 +130,12 @@ static int on_progress(void *user, curl_off_t down_total, curl_off_t down, curl_
     return 1;
 }
 
+/* libcurl 7.88 itself would leave the socket open in programs that other threads start. */
+static curl_socket_t on_socket(void *user, curlsocktype purpose, struct curl_sockaddr *address)
+{
+    return socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
+}
+
 /* --- setting up */
 static bool is_line(const char *text)
 {
@@ -215,6 +222,7 @@ static void set_transport(struct transfer *t)
     const int64_t timeout_ms = t->call->timeout_ms;
     curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, t->message);
     curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(curl, CURLOPT_OPENSOCKETFUNCTION, on_socket);
     curl_easy_setopt(curl, CURLOPT_PROXY, "");
     curl_easy_setopt(curl, CURLOPT_FOLLOWLOCATION, 0L);
     curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");

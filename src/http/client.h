@@ -1,6 +1,7 @@
 /*
  * HTTP client on libcurl, for daemons (server ↔ worker) and the CLI: no redirects, no proxy from the
- * environment, http and https only, connections reused.
+ * environment, http and https only, connections reused. Raises no signals of its own, but the program
+ * must ignore SIGPIPE (TLS).
  */
 #pragma once
 
@@ -30,7 +31,8 @@ struct sp_http_call {
     bool (*on_data)(void *user, const char *bytes, size_t len);
     /* Streamed upload instead of body: fills up to max bytes, 0 at the end, -1 to abort. */
     ssize_t (*on_upload)(void *user, char *buffer, size_t max);
-    /* Asked at least once a second while the call runs (NULL: never); true aborts it. */
+    /* Asked at least once a second while the call runs (NULL: never), in the caller's thread; true
+     * aborts it with SP_ERROR_UNAVAILABLE. A silent connection is noticed up to 1 s late. */
     bool (*cancelled)(void *user);
     void *user;
 };

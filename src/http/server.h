@@ -53,7 +53,7 @@ struct sp_http_server_config {
     const char *address; /* "127.0.0.1:7070" or "[::1]:7070"; port 0: any free one */
     const struct sp_http_route *routes; /* ended by a row with a NULL method; outlives the server */
     void *user;                         /* passed to handler and authorize */
-    unsigned max_connections;           /* 0: 1024 */
+    unsigned max_connections;           /* 0: 1024; one more is reset */
     int64_t head_timeout_ms;            /* 0: 10 s, for a request head */
     int64_t idle_timeout_ms;            /* 0: 75 s, between requests and without progress in one */
     int64_t body_timeout_ms;            /* 0: 120 s, for a whole collected body */
