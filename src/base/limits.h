@@ -11,3 +11,6 @@
 
 /* The unprivileged uid and gid of `space server` when `space up` runs as root. */
 #define SP_SERVER_UID 0x4ffffff0u
+
+/* The VMM that boots a template's kernel once to make a boot image; outside of all slots. */
+#define SP_VM_BUILDER_UID 0x4fffffe0u

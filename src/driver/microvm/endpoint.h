@@ -1,0 +1,17 @@
+/*
+ * Unix sockets with a name in a directory, whatever the length of the directory's path.
+ *
+ * sun_path holds 108 bytes (unix(7)); the directory is therefore opened and named through /proc/self/fd.
+ */
+#pragma once
+
+#include <glib.h>
+#include <stdint.h>
+
+/* A listening stream socket (close-on-exec, backlog 8) at dir/name, mode 0600; what was there is
+ * removed. -1 on failure. */
+int sp_endpoint_listen(const char *dir, const char *name, GError **error);
+
+/* A connected, non-blocking, close-on-exec stream socket; -1 on failure. SP_ERROR_NOT_FOUND: there is no
+ * socket, or nobody listens on it; SP_ERROR_UNAVAILABLE: its backlog stayed full until the deadline. */
+int sp_endpoint_connect(const char *dir, const char *name, int64_t timeout_ms, GError **error);
