@@ -67,7 +67,7 @@ CHILD_CODE static long do_bind(const struct sp_step *step)
     if (r >= 0)
         r = attach((int)fd, step->text[0]);
     sp_raw(SYS_close, fd);
-    return r;
+    return r == -ENOENT && (step->a & SP_BIND_OPTIONAL) ? 0 : r;
 }
 
 CHILD_CODE static long do_file(const struct sp_step *step)
@@ -273,9 +273,14 @@ CHILD_CODE void sp_launch_child(void *argument)
     struct sp_launch *launch = argument;
     const struct sp_plan *plan = launch->plan;
     wait_for_go(launch);
+    long r;
+    for (unsigned i = 0; i < plan->n_cgroup_procs; i++) {
+        r = sp_raw(SYS_write, plan->fds[plan->cgroup_procs[i]].fd, "0", 1);
+        if (r < 0)
+            fail(launch, SP_LAUNCH_CGROUP, r);
+    }
     sp_raw(SYS_setsid);
     sp_raw(SYS_umask, 0);
-    long r;
     for (unsigned i = 0; i < plan->n_steps; i++) {
         r = do_step(launch, &plan->steps[i]);
         if (r < 0)

@@ -96,16 +96,6 @@ static long map_ids(pid_t pid, uint32_t first, uint32_t count)
     return r < 0 ? r : write_proc(pid, "gid_map", text);
 }
 
-static long join_cgroups(const struct sp_plan *plan, pid_t pid)
-{
-    char text[16];
-    g_snprintf(text, sizeof text, "%d", (int)pid);
-    for (unsigned i = 0; i < plan->n_cgroup_procs; i++)
-        if (write(plan->fds[plan->cgroup_procs[i]].fd, text, strlen(text)) < 0)
-            return -errno;
-    return 0;
-}
-
 /* Reads the plan's seccomp program, so that the child finds it in memory. */
 static long load_seccomp(struct server *server, const struct sp_plan *plan, struct sp_launch *launch)
 {
@@ -155,10 +145,6 @@ static void spawn(struct server *server, const struct sp_plan *plan, struct sp_l
     }
     r = plan->map_count ? map_ids(pid, plan->map_first, plan->map_count) : 0;
     int place = SP_LAUNCH_MAP_IDS;
-    if (r >= 0) {
-        r = join_cgroups(plan, pid);
-        place = SP_LAUNCH_CGROUP;
-    }
     if (r >= 0) {
         set_go(&launch, SP_GO_RUN);
         if (wait_child(&launch, SET_UP_TIMEOUT_MS)) {

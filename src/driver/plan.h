@@ -47,7 +47,7 @@
 #define SP_MOUNT_NOEXEC 0x8u
 /* Binds only: with everything mounted below (AT_RECURSIVE). */
 #define SP_BIND_RECURSIVE 0x10000u
-/* Binds only: a source that does not exist is skipped. */
+/* Binds only: skipped when the source or the target does not exist. */
 #define SP_BIND_OPTIONAL 0x20000u
 
 struct sp_plan;
@@ -68,8 +68,9 @@ void sp_plan_namespaces(struct sp_plan *plan, uint64_t clone_flags);
 void sp_plan_map_ids(struct sp_plan *plan, uint32_t host_first, uint32_t count);
 /* The process starts in this cgroup (os/cgroup.h): opens what is needed and takes the fds. */
 bool sp_plan_join_cgroup(struct sp_plan *plan, const struct sp_cgroup *cgroup, GError **error);
-/* The same by hand: a cgroup2 directory (clone3(2) CLONE_INTO_CGROUP), and any number of
- * cgroup.procs files open for writing (v1 hierarchies). Takes the fd. */
+/* The same by hand: a cgroup2 directory (clone3(2) CLONE_INTO_CGROUP), and `tasks` files open for writing
+ * (v1 hierarchies, at most SP_CGROUP_MAX_ATTACH), to which the process writes "0" first of all. Takes
+ * the fd. */
 void sp_plan_cgroup_dir(struct sp_plan *plan, const char *label, int fd);
 void sp_plan_cgroup_procs(struct sp_plan *plan, const char *label, int fd);
 

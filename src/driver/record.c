@@ -12,7 +12,6 @@
 #include "os/pidfd.h"
 
 #define GROUP "instance"
-#define FILE_NAME "instance.ini"
 
 void sp_record_clear(struct sp_record *record)
 {
@@ -64,7 +63,7 @@ static bool decode(GKeyFile *file, struct sp_record *r, GError **error)
 
 bool sp_record_load(const char *run_dir, struct sp_record *ret, GError **error)
 {
-    g_autofree char *path = g_build_filename(run_dir, FILE_NAME, NULL);
+    g_autofree char *path = g_build_filename(run_dir, SP_RECORD_FILE, NULL);
     g_autoptr(GKeyFile) file = g_key_file_new();
     GError *cause = NULL;
     if (!g_key_file_load_from_file(file, path, G_KEY_FILE_NONE, &cause)) {
@@ -123,7 +122,7 @@ static bool replace(const char *path, const char *text, gsize len, GError **erro
 
 bool sp_record_save(const char *run_dir, const struct sp_record *record, GError **error)
 {
-    g_autofree char *path = g_build_filename(run_dir, FILE_NAME, NULL);
+    g_autofree char *path = g_build_filename(run_dir, SP_RECORD_FILE, NULL);
     g_autoptr(GKeyFile) file = g_key_file_new();
     g_key_file_set_string(file, GROUP, "id", record->id);
     g_key_file_set_string(file, GROUP, "tier", record->tier);

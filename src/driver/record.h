@@ -10,6 +10,8 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
+#define SP_RECORD_FILE "instance.ini"
+
 struct sp_record {
     char *id;              /* "sbx_…" */
     char *tier;            /* "container" */

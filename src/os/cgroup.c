@@ -157,7 +157,7 @@ bool sp_cgroup_open_attach(const struct sp_cgroup *cgroup, struct sp_cgroup_atta
     for (unsigned i = 0; ok && i < all->n_hierarchies; i++) {
         if (all->hierarchies[i] == all->v2)
             continue;
-        int fd = open_in(cgroup, all->hierarchies[i], "cgroup.procs", O_WRONLY, error);
+        int fd = open_in(cgroup, all->hierarchies[i], "tasks", O_WRONLY, error);
         ok = fd >= 0;
         if (ok)
             got.procs_fds[got.n_procs++] = fd;

@@ -45,7 +45,11 @@ struct sp_cgroup_usage {
 /* What a starting process needs to be born in a group. */
 struct sp_cgroup_attach {
     int dir_fd;                          /* cgroup2 directory for CLONE_INTO_CGROUP, or -1 */
-    int procs_fds[SP_CGROUP_MAX_ATTACH]; /* cgroup.procs, O_WRONLY */
+    /* `tasks` files of the v1 hierarchies, O_WRONLY: the new process, while it has one thread, writes
+     * "0" to each. The kernel then takes no global lock, unlike for a write to cgroup.procs or of
+     * another's pid, which waits 10 ms and more now and then (cgroup_procs_write_start() in
+     * kernel/cgroup/cgroup.c). */
+    int procs_fds[SP_CGROUP_MAX_ATTACH];
     unsigned n_procs;
 };
 

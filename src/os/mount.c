@@ -50,6 +50,14 @@ out:
     return ret;
 }
 
+bool sp_mount_supported(const char *type)
+{
+    int fs = (int)syscall(SYS_fsopen, type, 1 /* FSOPEN_CLOEXEC */);
+    if (fs >= 0)
+        close(fs);
+    return fs >= 0;
+}
+
 int sp_mount_clone(int dirfd, const char *path, bool recursive, GError **error)
 {
     unsigned flags = SP_OPEN_TREE_CLONE | O_CLOEXEC | (recursive ? 0x8000u /* AT_RECURSIVE */ : 0) |

@@ -31,6 +31,8 @@ struct sp_mount_attr { /* struct mount_attr of mount_setattr(2) */
  * pairs, a NULL value is a flag. attr: SP_ATTR_*. The kernel's own words about a refused option
  * are in the error. -1 on failure. */
 int sp_mount_new(const char *type, const char *const *options, unsigned attr, GError **error);
+/* Whether the kernel has this file system (its module may be loaded by the question). */
+bool sp_mount_supported(const char *type);
 /* A detached copy of the mount at dirfd/path (only that mount, or all below with recursive). path ""
  * means dirfd itself. A copy of a detached mount needs Linux 6.15. -1 on failure. */
 int sp_mount_clone(int dirfd, const char *path, bool recursive, GError **error);

@@ -1,0 +1,113 @@
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "disk/layer.h"
+#include "driver/container/container.h"
+#include "os/mount.h"
+#include "os/pidfd.h"
+
+static bool remove_file(const char *run_dir, const char *name, GError **error)
+{
+    g_autofree char *path = g_build_filename(run_dir, name, NULL);
+    if (unlink(path) == 0 || errno == ENOENT)
+        return true;
+    sp_error_set_errno(error, SP_ERROR_INTERNAL, errno, "remove %s", path);
+    return false;
+}
+
+/* The cgroup holds every process from its first moment on; the recorded process is a second way, for a
+ * cgroup that someone has removed or emptied. */
+static bool end_processes(struct sp_cgroup *cgroup, const struct sp_record *record, GError **error)
+{
+    if (cgroup && !sp_cgroup_kill(cgroup, SP_CONTAINER_END_MS, error))
+        return false;
+    GError *cause = NULL;
+    SP_CLEANUP(sp_close_fdp) int pidfd = sp_record_open_process(record, &cause);
+    if (pidfd >= 0)
+        return sp_pidfd_kill(pidfd, SP_CONTAINER_END_MS, error);
+    if (g_error_matches(cause, SP_ERROR, SP_ERROR_NOT_FOUND)) {
+        g_error_free(cause);
+        return true;
+    }
+    g_propagate_error(error, cause);
+    return false;
+}
+
+static bool remove_lower(const char *run_dir, GError **error)
+{
+    g_autofree char *point = g_build_filename(run_dir, SP_CONTAINER_LOWER, NULL);
+    if (sp_mount_is_point(point) && !sp_mount_detach(point, error))
+        return false;
+    if (rmdir(point) == 0 || errno == ENOENT)
+        return true;
+    sp_error_set_errno(error, SP_ERROR_INTERNAL, errno, "remove %s", point);
+    return false;
+}
+
+static bool remove_all(struct sp_container_driver *driver, const char *run_dir,
+                       const struct sp_record *record, GError **error)
+{
+    SP_CLEANUP(sp_cgroup_free_p) struct sp_cgroup *cgroup = NULL;
+    if (record->cgroup) {
+        struct sp_cgroups *cgroups = sp_container_cgroups(driver, error);
+        if (!cgroups)
+            return false;
+        cgroup = sp_cgroup_new(cgroups, record->cgroup);
+    }
+    return end_processes(cgroup, record, error) && remove_lower(run_dir, error) &&
+           sp_layer_destroy(driver->env.volume, record->id, error) &&
+           (!cgroup || sp_cgroup_remove(cgroup, SP_CONTAINER_END_MS, error)) &&
+           remove_file(run_dir, SP_CONTAINER_SOCKET, error);
+}
+
+bool sp_container_destroy(struct sp_driver *base, const char *run_dir, GError **error)
+{
+    struct sp_container_driver *driver = (struct sp_container_driver *)base;
+    struct sp_record record = {0};
+    GError *cause = NULL;
+    if (!sp_record_load(run_dir, &record, &cause)) {
+        /* The record is made first and removed last. */
+        if (!g_error_matches(cause, SP_ERROR, SP_ERROR_NOT_FOUND)) {
+            g_propagate_error(error, cause);
+            return false;
+        }
+        g_error_free(cause);
+        return true;
+    }
+    bool ok = false;
+    if (!g_str_equal(record.tier, SP_CONTAINER_TIER))
+        g_set_error(error, SP_ERROR, SP_ERROR_INTERNAL, "%s is a %s", record.id, record.tier);
+    else
+        ok = remove_all(driver, run_dir, &record, error) &&
+             remove_file(run_dir, SP_RECORD_FILE, error);
+    if (!ok)
+        g_prefix_error(error, "destroy %s: ", record.id);
+    sp_record_clear(&record);
+    return ok;
+}
+
+struct sp_instance *sp_container_adopt(struct sp_driver *base, const char *run_dir, GError **error)
+{
+    struct sp_record record = {0};
+    if (!sp_record_load(run_dir, &record, error))
+        return NULL;
+    struct sp_container *container = NULL;
+    int pidfd = -1;
+    if (!g_str_equal(record.tier, SP_CONTAINER_TIER))
+        g_set_error(error, SP_ERROR, SP_ERROR_INTERNAL, "%s is a %s", record.id, record.tier);
+    else if (!record.started)
+        g_set_error(error, SP_ERROR, SP_ERROR_NOT_FOUND, "%s was never fully made", record.id);
+    else
+        pidfd = sp_record_open_process(&record, error);
+    if (pidfd >= 0) {
+        container = g_new0(struct sp_container, 1);
+        container->base.driver = base;
+        container->run_dir = g_strdup(run_dir);
+        container->pidfd = pidfd;
+    }
+    sp_record_clear(&record);
+    return container ? &container->base : NULL;
+}

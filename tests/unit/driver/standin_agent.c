@@ -1,0 +1,180 @@
+/*
+ * Stands in for space-agent in the tests of the container driver: a static program that accepts connections on
+ * fd 3, reads one command and answers with text. It acts as the sandbox's PID 1 would, and as an
+ * attacker who is root inside.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void result(FILE *out, const char *name, long r)
+{
+    fprintf(out, "%s %s\n", name, r < 0 ? strerrorname_np(errno) : "ok");
+}
+
+static void cat(FILE *out, const char *path)
+{
+    char buffer[4096];
+    int fd = open(path, O_RDONLY);
+    if (fd < 0)
+        result(out, path, -1);
+    ssize_t n;
+    while (fd >= 0 && (n = read(fd, buffer, sizeof buffer)) > 0)
+        fwrite(buffer, 1, (size_t)n, out);
+    if (fd >= 0)
+        close(fd);
+}
+
+static void write_text(FILE *out, const char *path, const char *text)
+{
+    int fd = open(path, O_WRONLY | O_CREAT, 0644);
+    ssize_t n = fd < 0 ? -1 : write(fd, text, strlen(text));
+    result(out, path, n);
+    if (fd >= 0)
+        close(fd);
+}
+
+static void list(FILE *out, const char *path)
+{
+    DIR *dir = opendir(path);
+    struct dirent *e;
+    while (dir && (e = readdir(dir)))
+        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
+            fprintf(out, "%s\n", e->d_name);
+    if (dir)
+        closedir(dir);
+}
+
+static long write_at(int dir, const char *path, const char *text)
+{
+    int fd = openat(dir, path, O_WRONLY);
+    long r = fd < 0 ? -1 : write(fd, text, strlen(text));
+    int err = errno;
+    if (fd >= 0)
+        close(fd);
+    errno = err;
+    return r;
+}
+
+/* What the agent does for a session: a group of its own, kill of it all; and what it must not be able to. */
+static void groups(FILE *out)
+{
+    result(out, "mkdir", mkdirat(4, "s1", 0755));
+    pid_t pid = fork();
+    if (pid == 0)
+        for (;;)
+            pause();
+    char text[16];
+    snprintf(text, sizeof text, "%d", (int)pid);
+    result(out, "move", write_at(4, "s1/cgroup.procs", text));
+    result(out, "kill", write_at(4, "s1/cgroup.kill", "1"));
+    int status = 0;
+    waitpid(pid, &status, 0);
+    fprintf(out, "status %d\n", WIFSIGNALED(status) ? WTERMSIG(status) : -1);
+    result(out, "rmdir", unlinkat(4, "s1", AT_REMOVEDIR));
+    result(out, "limit", write_at(4, "cgroup.max.descendants", "max"));
+    result(out, "freeze-self", write_at(4, "cgroup.freeze", "0"));
+    struct stat here, up;
+    bool same = fstat(4, &here) == 0 && fstatat(4, "..", &up, 0) == 0 && here.st_ino == up.st_ino;
+    fprintf(out, "up %s\n", same ? "is here" : "ESCAPED");
+    result(out, "oom", pread(5, text, sizeof text, 0));
+    result(out, "oom-write", write(5, "x", 1));
+}
+
+static void attacks(FILE *out)
+{
+    result(out, "mount", mount("none", "/tmp", "tmpfs", 0, NULL));
+    result(out, "umount", umount2("/proc/sys", MNT_DETACH));
+    result(out, "unshare", unshare(CLONE_NEWUSER));
+    result(out, "setns", setns(0, 0));
+    result(out, "clone", syscall(SYS_clone, CLONE_NEWUSER | SIGCHLD, 0, 0, 0, 0));
+    result(out, "bpf", syscall(SYS_bpf, 0, NULL, 0));
+    result(out, "keyctl", syscall(SYS_keyctl, 0, 0, 0, 0, 0));
+    result(out, "io_uring", syscall(SYS_io_uring_setup, 1, NULL));
+    result(out, "mknod", mknod("/tmp/sda", S_IFBLK | 0600, 0x800));
+    result(out, "fifo", mknod("/tmp/fifo", S_IFIFO | 0600, 0));
+    result(out, "packet", socket(AF_PACKET, SOCK_RAW, 0));
+    result(out, "raw", socket(AF_INET, SOCK_RAW, 1));
+    result(out, "inet", socket(AF_INET, SOCK_STREAM, 0));
+    result(out, "netlink", socket(AF_NETLINK, SOCK_RAW, 0));
+    result(out, "audit", socket(AF_NETLINK, SOCK_RAW, 9));
+    result(out, "unknown", syscall(470));
+    result(out, "hostname", sethostname("x", 1));
+    result(out, "chroot", chroot("/"));
+    result(out, "statmount", syscall(457, NULL, NULL, 0, 0));
+}
+
+static void status(FILE *out)
+{
+    char name[64] = "";
+    gethostname(name, sizeof name);
+    fprintf(out, "%d %d %d %s\n", (int)getuid(), (int)getgid(), (int)getpid(), name);
+}
+
+static void daemonize(FILE *out)
+{
+    for (int i = 0; i < 3; i++)
+        if (fork() == 0) {
+            close_range(3, ~0U, 0); /* the connection ends with the answer */
+            setsid();
+            if (fork() == 0)
+                signal(SIGTERM, SIG_IGN);
+            for (;;)
+                pause();
+        }
+    fprintf(out, "ok\n");
+}
+
+static void serve(int fd)
+{
+    char line[4096];
+    ssize_t n = read(fd, line, sizeof line - 1);
+    if (n <= 0)
+        return;
+    line[n] = '\0';
+    char *argument = strchr(line, ' ');
+    if (argument)
+        *argument++ = '\0';
+    FILE *out = fdopen(dup(fd), "w");
+    if (strcmp(line, "cat") == 0)
+        cat(out, argument);
+    else if (strcmp(line, "write") == 0)
+        write_text(out, argument, "data");
+    else if (strcmp(line, "ls") == 0)
+        list(out, argument);
+    else if (strcmp(line, "groups") == 0)
+        groups(out);
+    else if (strcmp(line, "attacks") == 0)
+        attacks(out);
+    else if (strcmp(line, "daemonize") == 0)
+        daemonize(out);
+    else
+        status(out);
+    fclose(out);
+}
+
+int main(void)
+{
+    prctl(PR_SET_DUMPABLE, 0);
+    signal(SIGPIPE, SIG_IGN);
+    for (;;) {
+        int fd = accept(3, NULL, NULL);
+        if (fd < 0)
+            continue;
+        serve(fd);
+        close(fd);
+    }
+}
