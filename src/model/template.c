@@ -55,6 +55,7 @@ static const struct sp_json_field table[] = {
      SP_TEMPLATE_NAME_MAX - 1, .required = true},
     {"tag", SP_JSON_STRING, offsetof(struct sp_template_request, tag), 1, SP_TEMPLATE_NAME_MAX - 1},
     {"recipe", SP_JSON_RAW, offsetof(struct sp_template_request, recipe), .required = true},
+    {"no_cache", SP_JSON_BOOL, offsetof(struct sp_template_request, no_cache)},
     {NULL},
 };
 

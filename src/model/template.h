@@ -22,6 +22,7 @@ struct sp_template_request {
     char *name;
     char *tag;      /* default "latest" */
     json_t *recipe; /* an object; the worker knows what may be in it */
+    bool no_cache;
 };
 bool sp_template_request_decode(json_t *body, struct sp_template_request *ret, GError **error);
 void sp_template_request_clear(struct sp_template_request *request);

@@ -5,7 +5,7 @@
 
 #define MAX_LOG_BYTES (4 * 1024 * 1024)
 
-void sp_build_free(struct sp_build *build)
+void sp_build_row_free(struct sp_build_row *build)
 {
     if (!build)
         return;
@@ -44,9 +44,10 @@ bool sp_store_build_create(struct sp_store *store, const char *tenant, const cha
         !sp_tx_operation_insert(tx, &op, replay.operation_id, error) ||
         !sp_db_run(tx, NULL, error,
                    "INSERT INTO builds (id, node, ref, name, tag, recipe, operation_id, state,"
-                   " revision, created_at) VALUES ($1, $2, $3, $4, $5, $6, $7, 'pending', $8, $9)",
-                   "tttttttii", replay.resource_id, node, ref, request->name, request->tag, recipe,
-                   replay.operation_id, revision, sp_time_now_ms()) ||
+                   " revision, created_at, no_cache)"
+                   " VALUES ($1, $2, $3, $4, $5, $6, $7, 'pending', $8, $9, $10)",
+                   "tttttttiii", replay.resource_id, node, ref, request->name, request->tag, recipe,
+                   replay.operation_id, revision, sp_time_now_ms(), (int64_t)request->no_cache) ||
         !sp_tx_replay_record(tx, idem, replay.resource_id, replay.operation_id, error) ||
         !sp_db_commit_auto(&tx, error))
         return false;
@@ -58,7 +59,7 @@ bool sp_store_build_create(struct sp_store *store, const char *tenant, const cha
 }
 
 /* NULL without an error: no such row. where binds one text. Frees nothing of the caller's. */
-static bool find(struct sp_db_tx *tx, const char *sql, const char *value, struct sp_build **ret,
+static bool find(struct sp_db_tx *tx, const char *sql, const char *value, struct sp_build_row **ret,
                  GError **error)
 {
     SP_DB_ROWS_AUTO *rows = sp_db_query(tx, error, sql, "t", value);
@@ -68,7 +69,7 @@ static bool find(struct sp_db_tx *tx, const char *sql, const char *value, struct
     *ret = NULL;
     if (got == 0)
         return true;
-    struct sp_build *b = g_new0(struct sp_build, 1);
+    struct sp_build_row *b = g_new0(struct sp_build_row, 1);
     b->id = g_strdup(sp_db_text(rows, 0));
     b->node = g_strdup(sp_db_text(rows, 1));
     b->ref = g_strdup(sp_db_text(rows, 2));
@@ -87,13 +88,13 @@ static bool find(struct sp_db_tx *tx, const char *sql, const char *value, struct
     "SELECT id, node, ref, name, tag, operation_id, digest, log, state, created_at, finished_at"   \
     " FROM builds "
 
-struct sp_build *sp_store_build_find(struct sp_store *store, const struct sp_template_ref *ref,
+struct sp_build_row *sp_store_build_find(struct sp_store *store, const struct sp_template_ref *ref,
                                      GError **error)
 {
     g_autofree char *text = ref->digest[0] ? g_strdup(ref->digest)
                                            : g_strconcat(ref->name, ":", ref->tag, NULL);
     SP_DB_TX_AUTO *tx = sp_db_begin(store->db, SP_DB_READ, error);
-    struct sp_build *build = NULL;
+    struct sp_build_row *build = NULL;
     if (!tx || !find(tx, SELECT "WHERE ref = $1 OR digest = $1 ORDER BY id DESC LIMIT 1", text,
                      &build, error))
         return NULL;
@@ -112,7 +113,7 @@ bool sp_tx_build_fail(struct sp_db_tx *tx, const char *build_id, const char *ope
            sp_tx_operation_end(tx, operation_id, error_code, error_message, NULL, error);
 }
 
-static bool succeed(struct sp_db_tx *tx, const struct sp_build *b, const struct sp_build_report *r,
+static bool succeed(struct sp_db_tx *tx, const struct sp_build_row *b, const struct sp_build_report *r,
                     GError **error)
 {
     int64_t now = sp_time_now_ms();
@@ -132,7 +133,7 @@ static bool succeed(struct sp_db_tx *tx, const struct sp_build *b, const struct 
            sp_tx_operation_end(tx, b->operation_id, NULL, NULL, NULL, error);
 }
 
-static bool apply(struct sp_db_tx *tx, const struct sp_build *b, const struct sp_build_report *r,
+static bool apply(struct sp_db_tx *tx, const struct sp_build_row *b, const struct sp_build_report *r,
                   GError **error)
 {
     if (r->log && !sp_db_run(tx, NULL, error,
@@ -161,7 +162,7 @@ bool sp_store_build_report(struct sp_store *store, const char *id,
                            const struct sp_build_report *report, bool *ret_cancel, GError **error)
 {
     SP_DB_TX_AUTO *tx = sp_db_begin(store->db, SP_DB_WRITE, error);
-    struct sp_build *b = NULL;
+    struct sp_build_row *b = NULL;
     if (!tx || !find(tx, SELECT "WHERE id = $1", id, &b, error))
         return false;
     if (!b) {
@@ -174,6 +175,6 @@ bool sp_store_build_report(struct sp_store *store, const char *id,
         sp_store_publish(store, b->operation_id);
         *ret_cancel = ended && b->state == SP_OPERATION_FAILED;
     }
-    sp_build_free(b);
+    sp_build_row_free(b);
     return ok;
 }

@@ -1,6 +1,6 @@
 #include "store/internal.h"
 
-enum sp_desired sp_sandbox_wire_desired(const struct sp_sandbox *sandbox)
+enum sp_desired sp_sandbox_wire_desired(const struct sp_sandbox_row *sandbox)
 {
     return sandbox->state == SP_STATE_FAILED ? SP_DESIRED_DELETED : sandbox->desired;
 }
@@ -25,22 +25,23 @@ static GPtrArray *read_builds(struct sp_db_tx *tx, const char *node, int64_t aft
 {
     SP_DB_ROWS_AUTO *rows =
         sp_db_query(tx, error,
-                    "SELECT id, name, tag, recipe, operation_id, ref FROM builds"
+                    "SELECT id, name, tag, recipe, operation_id, ref, no_cache FROM builds"
                     " WHERE node = $1 AND revision > $2 AND state IN ('pending', 'running')"
                     " ORDER BY revision",
                     "ti", node, after);
     if (!rows)
         return NULL;
-    g_autoptr(GPtrArray) list = g_ptr_array_new_with_free_func((GDestroyNotify)sp_build_free);
+    g_autoptr(GPtrArray) list = g_ptr_array_new_with_free_func((GDestroyNotify)sp_build_row_free);
     int got;
     while ((got = sp_db_next(rows, error)) > 0) {
-        struct sp_build *b = g_new0(struct sp_build, 1);
+        struct sp_build_row *b = g_new0(struct sp_build_row, 1);
         b->id = g_strdup(sp_db_text(rows, 0));
         b->name = g_strdup(sp_db_text(rows, 1));
         b->tag = g_strdup(sp_db_text(rows, 2));
         b->recipe = g_strdup(sp_db_text(rows, 3));
         b->operation_id = g_strdup(sp_db_text(rows, 4));
         b->ref = g_strdup(sp_db_text(rows, 5));
+        b->no_cache = sp_db_int(rows, 6) != 0;
         g_ptr_array_add(list, b);
     }
     return got < 0 ? NULL : g_steal_pointer(&list);
@@ -54,7 +55,7 @@ bool sp_store_desired(struct sp_store *store, const char *node, int64_t after,
     struct sp_desired_set set = {0};
     if (!tx || !read_revision(tx, &set.revision, error))
         return false;
-    set.sandboxes = sp_sandboxes_from_rows(
+    set.sandboxes = sp_sandbox_rows_read(
         sp_db_query(tx, error,
                     SP_SANDBOX_SELECT
                     "WHERE s.node = $1 AND s.revision > $2 AND s.state <> 'deleted'"
@@ -77,15 +78,15 @@ GPtrArray *sp_store_desired_of(struct sp_store *store, const char *node, char *c
     SP_DB_TX_AUTO *tx = sp_db_begin(store->db, SP_DB_READ, error);
     if (!tx)
         return NULL;
-    g_autoptr(GPtrArray) list = g_ptr_array_new_with_free_func((GDestroyNotify)sp_sandbox_free);
+    g_autoptr(GPtrArray) list = g_ptr_array_new_with_free_func((GDestroyNotify)sp_sandbox_row_free);
     for (; *ids; ids++) {
-        struct sp_sandbox *s = NULL;
+        struct sp_sandbox_row *s = NULL;
         if (!sp_tx_sandbox(tx, *ids, &s, error))
             return NULL;
         if (s && g_strcmp0(s->node, node) == 0)
             g_ptr_array_add(list, s);
         else
-            sp_sandbox_free(s);
+            sp_sandbox_row_free(s);
     }
     return g_steal_pointer(&list);
 }

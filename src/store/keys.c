@@ -2,7 +2,7 @@
 #include "base/time.h"
 #include "store/internal.h"
 
-void sp_key_free(struct sp_key *key)
+void sp_key_row_free(struct sp_key_row *key)
 {
     if (!key)
         return;
@@ -25,7 +25,7 @@ bool sp_store_key_set_admin(struct sp_store *store, const char *hash, GError **e
            sp_db_commit_auto(&tx, error);
 }
 
-struct sp_key *sp_store_key_find(struct sp_store *store, const char *hash, GError **error)
+struct sp_key_row *sp_store_key_find(struct sp_store *store, const char *hash, GError **error)
 {
     SP_DB_TX_AUTO *tx = sp_db_begin(store->db, SP_DB_READ, error);
     if (!tx)
@@ -44,7 +44,7 @@ struct sp_key *sp_store_key_find(struct sp_store *store, const char *hash, GErro
         g_set_error_literal(error, SP_ERROR, SP_ERROR_UNAUTHENTICATED, "the API key is not valid");
         return NULL;
     }
-    struct sp_key *key = g_new0(struct sp_key, 1);
+    struct sp_key_row *key = g_new0(struct sp_key_row, 1);
     key->id = g_strdup(sp_db_text(rows, 0));
     key->tenant = g_strdup(sp_db_text(rows, 1));
     key->name = g_strdup(sp_db_text(rows, 2));

@@ -7,7 +7,7 @@
 
 /* The delete operation to answer a repeated DELETE with: the last one, unless it has failed (a worker
  * that was away too long), for then the caller wants a new try. */
-static bool find_delete(struct sp_db_tx *tx, const struct sp_sandbox *sandbox,
+static bool find_delete(struct sp_db_tx *tx, const struct sp_sandbox_row *sandbox,
                         char ret_id[SP_ID_MAX], GError **error)
 {
     SP_DB_ROWS_AUTO *rows =
@@ -25,7 +25,7 @@ static bool find_delete(struct sp_db_tx *tx, const struct sp_sandbox *sandbox,
     return true;
 }
 
-bool sp_tx_sandbox_delete(struct sp_db_tx *tx, const struct sp_sandbox *sandbox, const char *reason,
+bool sp_tx_sandbox_delete(struct sp_db_tx *tx, const struct sp_sandbox_row *sandbox, const char *reason,
                           char ret_operation_id[SP_ID_MAX], GError **error)
 {
     int64_t revision;
@@ -50,12 +50,12 @@ bool sp_tx_sandbox_delete(struct sp_db_tx *tx, const struct sp_sandbox *sandbox,
 
 static bool delete_in(struct sp_db_tx *tx, const char *tenant, const char *id, const char *reason,
                       const struct sp_idempotency *idem, char ret_operation_id[SP_ID_MAX],
-                      struct sp_sandbox **ret_before, GError **error)
+                      struct sp_sandbox_row **ret_before, GError **error)
 {
     struct sp_replay replay;
     if (!sp_tx_replay_find(tx, idem, &replay, error) || !sp_tx_sandbox(tx, id, ret_before, error))
         return false;
-    struct sp_sandbox *s = *ret_before;
+    struct sp_sandbox_row *s = *ret_before;
     if (!s || (tenant && strcmp(tenant, s->tenant) != 0)) {
         g_set_error(error, SP_ERROR, SP_ERROR_NOT_FOUND, "there is no sandbox %s", id);
         return false;
@@ -74,7 +74,7 @@ bool sp_store_sandbox_delete(struct sp_store *store, const char *tenant, const c
     SP_DB_TX_AUTO *tx = sp_db_begin(store->db, SP_DB_WRITE, error);
     if (!tx)
         return false;
-    struct sp_sandbox *before = NULL;
+    struct sp_sandbox_row *before = NULL;
     char operation_id[SP_ID_MAX];
     bool ok = delete_in(tx, tenant, id, reason, idem, operation_id, &before, error) &&
               sp_db_commit_auto(&tx, error);
@@ -85,6 +85,6 @@ bool sp_store_sandbox_delete(struct sp_store *store, const char *tenant, const c
         sp_store_publish(store, SP_TOPIC_CONTROLLER);
         g_strlcpy(ret_operation_id, operation_id, SP_ID_MAX);
     }
-    sp_sandbox_free(before);
+    sp_sandbox_row_free(before);
     return ok;
 }

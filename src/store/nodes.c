@@ -7,7 +7,7 @@
 #define SELECT                                                                                     \
     "SELECT name, instance, data_url, tiers, templates, registered_at, lease_expires_at FROM nodes "
 
-void sp_node_free(struct sp_node *node)
+void sp_node_row_free(struct sp_node_row *node)
 {
     if (!node)
         return;
@@ -19,9 +19,9 @@ void sp_node_free(struct sp_node *node)
     g_free(node);
 }
 
-static struct sp_node *from_row(struct sp_db_rows *rows)
+static struct sp_node_row *from_row(struct sp_db_rows *rows)
 {
-    struct sp_node *node = g_new0(struct sp_node, 1);
+    struct sp_node_row *node = g_new0(struct sp_node_row, 1);
     node->name = g_strdup(sp_db_text(rows, 0));
     node->instance = g_strdup(sp_db_text(rows, 1));
     node->data_url = g_strdup(sp_db_text(rows, 2));
@@ -32,7 +32,7 @@ static struct sp_node *from_row(struct sp_db_rows *rows)
     return node;
 }
 
-static bool instance_changed(struct sp_db_tx *tx, const struct sp_node *node, bool *ret,
+static bool instance_changed(struct sp_db_tx *tx, const struct sp_node_row *node, bool *ret,
                              GError **error)
 {
     SP_DB_ROWS_AUTO *rows =
@@ -72,7 +72,7 @@ static bool fail_running_builds(struct sp_db_tx *tx, const char *node, GPtrArray
     return true;
 }
 
-bool sp_store_node_register(struct sp_store *store, const struct sp_node *node, GError **error)
+bool sp_store_node_register(struct sp_store *store, const struct sp_node_row *node, GError **error)
 {
     g_autoptr(GPtrArray) topics = g_ptr_array_new_with_free_func(g_free);
     SP_DB_TX_AUTO *tx = sp_db_begin(store->db, SP_DB_WRITE, error);
@@ -104,14 +104,14 @@ GPtrArray *sp_store_node_list(struct sp_store *store, GError **error)
     SP_DB_ROWS_AUTO *rows = sp_db_query(tx, error, SELECT "ORDER BY name", "");
     if (!rows)
         return NULL;
-    g_autoptr(GPtrArray) list = g_ptr_array_new_with_free_func((GDestroyNotify)sp_node_free);
+    g_autoptr(GPtrArray) list = g_ptr_array_new_with_free_func((GDestroyNotify)sp_node_row_free);
     int got;
     while ((got = sp_db_next(rows, error)) > 0)
         g_ptr_array_add(list, from_row(rows));
     return got < 0 ? NULL : g_steal_pointer(&list);
 }
 
-struct sp_node *sp_store_node_get(struct sp_store *store, const char *name, GError **error)
+struct sp_node_row *sp_store_node_get(struct sp_store *store, const char *name, GError **error)
 {
     SP_DB_TX_AUTO *tx = sp_db_begin(store->db, SP_DB_READ, error);
     if (!tx)

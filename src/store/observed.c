@@ -17,7 +17,7 @@ static bool set_state(struct sp_db_tx *tx, const char *id, enum sp_state state, 
 }
 
 /* Nothing of it is left. What the row held of the user's goes now; the row itself in a day. */
-static bool finish_delete(struct sp_db_tx *tx, const struct sp_sandbox *s,
+static bool finish_delete(struct sp_db_tx *tx, const struct sp_sandbox_row *s,
                           const struct sp_observation *o, GError **error)
 {
     return sp_db_run(tx, NULL, error,
@@ -30,7 +30,7 @@ static bool finish_delete(struct sp_db_tx *tx, const struct sp_sandbox *s,
            sp_tx_operation_end(tx, s->operation_id, NULL, NULL, o->steps, error);
 }
 
-static bool fail(struct sp_db_tx *tx, const struct sp_sandbox *s, const struct sp_observation *o,
+static bool fail(struct sp_db_tx *tx, const struct sp_sandbox_row *s, const struct sp_observation *o,
                  GError **error)
 {
     const char *code = o->error_code ? o->error_code : "internal";
@@ -42,7 +42,7 @@ static bool fail(struct sp_db_tx *tx, const struct sp_sandbox *s, const struct s
            sp_tx_operation_end(tx, s->operation_id, code, why, o->steps, error);
 }
 
-static bool apply_wanted(struct sp_db_tx *tx, const struct sp_sandbox *s,
+static bool apply_wanted(struct sp_db_tx *tx, const struct sp_sandbox_row *s,
                          const struct sp_observation *o, GError **error)
 {
     int64_t started = o->started_at_ms ? o->started_at_ms : sp_time_now_ms();
@@ -75,7 +75,7 @@ static bool apply_wanted(struct sp_db_tx *tx, const struct sp_sandbox *s,
     }
 }
 
-static bool apply(struct sp_db_tx *tx, const struct sp_sandbox *s, const struct sp_observation *o,
+static bool apply(struct sp_db_tx *tx, const struct sp_sandbox_row *s, const struct sp_observation *o,
                   GError **error)
 {
     if (o->generation != s->generation || s->state == SP_STATE_DELETED)
@@ -104,7 +104,7 @@ bool sp_store_observe(struct sp_store *store, const char *node,
         return false;
     g_autoptr(GPtrArray) topics = g_ptr_array_new_with_free_func(g_free);
     for (unsigned i = 0; i < n; i++) {
-        struct sp_sandbox *s = NULL;
+        struct sp_sandbox_row *s = NULL;
         if (!sp_tx_sandbox(tx, observations[i].id, &s, error))
             return false;
         bool ok = true;
@@ -112,7 +112,7 @@ bool sp_store_observe(struct sp_store *store, const char *node,
             ok = apply(tx, s, &observations[i], error);
             g_ptr_array_add(topics, g_strdup(s->operation_id));
         }
-        sp_sandbox_free(s);
+        sp_sandbox_row_free(s);
         if (!ok)
             return false;
     }

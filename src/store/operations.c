@@ -6,7 +6,7 @@
     "SELECT id, tenant, kind, state, sandbox_id, build_id, template, generation, error_code,"      \
     " error_message, steps, created_at, started_at, finished_at FROM operations "
 
-void sp_operation_free(struct sp_operation *operation)
+void sp_operation_row_free(struct sp_operation_row *operation)
 {
     if (!operation)
         return;
@@ -21,9 +21,9 @@ void sp_operation_free(struct sp_operation *operation)
     g_free(operation);
 }
 
-static struct sp_operation *from_row(struct sp_db_rows *rows)
+static struct sp_operation_row *from_row(struct sp_db_rows *rows)
 {
-    struct sp_operation *op = g_new0(struct sp_operation, 1);
+    struct sp_operation_row *op = g_new0(struct sp_operation_row, 1);
     op->id = g_strdup(sp_db_text(rows, 0));
     op->tenant = g_strdup(sp_db_text(rows, 1));
     sp_operation_kind_parse(sp_db_text(rows, 2), &op->kind);
@@ -41,7 +41,7 @@ static struct sp_operation *from_row(struct sp_db_rows *rows)
     return op;
 }
 
-struct sp_operation *sp_store_operation_get(struct sp_store *store, const char *tenant,
+struct sp_operation_row *sp_store_operation_get(struct sp_store *store, const char *tenant,
                                             const char *id, GError **error)
 {
     SP_DB_TX_AUTO *tx = sp_db_begin(store->db, SP_DB_READ, error);
@@ -51,10 +51,10 @@ struct sp_operation *sp_store_operation_get(struct sp_store *store, const char *
     int got = rows ? sp_db_next(rows, error) : -1;
     if (got < 0)
         return NULL;
-    struct sp_operation *op = got > 0 ? from_row(rows) : NULL;
+    struct sp_operation_row *op = got > 0 ? from_row(rows) : NULL;
     if (!op || (tenant && g_strcmp0(tenant, op->tenant) != 0)) {
         g_set_error(error, SP_ERROR, SP_ERROR_NOT_FOUND, "there is no operation %s", id);
-        sp_operation_free(op);
+        sp_operation_row_free(op);
         return NULL;
     }
     return op;
@@ -76,7 +76,7 @@ GPtrArray *sp_store_operation_list(struct sp_store *store, const struct sp_opera
         filter->before_id ? filter->before_id : "", (int64_t)filter->limit);
     if (!rows)
         return NULL;
-    g_autoptr(GPtrArray) list = g_ptr_array_new_with_free_func((GDestroyNotify)sp_operation_free);
+    g_autoptr(GPtrArray) list = g_ptr_array_new_with_free_func((GDestroyNotify)sp_operation_row_free);
     int got;
     while ((got = sp_db_next(rows, error)) > 0)
         g_ptr_array_add(list, from_row(rows));

@@ -8,7 +8,7 @@
 
 #define TOUCH_EVERY_MS 5000
 
-void sp_sandbox_free(struct sp_sandbox *s)
+void sp_sandbox_row_free(struct sp_sandbox_row *s)
 {
     if (!s)
         return;
@@ -39,9 +39,9 @@ static int on_idle_of(const char *name)
 }
 
 /* The columns in the order of SP_SANDBOX_SELECT. */
-struct sp_sandbox *sp_sandbox_from_row(struct sp_db_rows *rows)
+struct sp_sandbox_row *sp_sandbox_row_read(struct sp_db_rows *rows)
 {
-    struct sp_sandbox *s = g_new0(struct sp_sandbox, 1);
+    struct sp_sandbox_row *s = g_new0(struct sp_sandbox_row, 1);
     unsigned c = 0;
     s->id = g_strdup(sp_db_text(rows, c++));
     s->tenant = g_strdup(sp_db_text(rows, c++));
@@ -77,25 +77,25 @@ struct sp_sandbox *sp_sandbox_from_row(struct sp_db_rows *rows)
     return s;
 }
 
-GPtrArray *sp_sandboxes_from_rows(struct sp_db_rows *taken, GError **error)
+GPtrArray *sp_sandbox_rows_read(struct sp_db_rows *taken, GError **error)
 {
     SP_DB_ROWS_AUTO *rows = taken;
     if (!rows)
         return NULL;
-    g_autoptr(GPtrArray) list = g_ptr_array_new_with_free_func((GDestroyNotify)sp_sandbox_free);
+    g_autoptr(GPtrArray) list = g_ptr_array_new_with_free_func((GDestroyNotify)sp_sandbox_row_free);
     int got;
     while ((got = sp_db_next(rows, error)) > 0)
-        g_ptr_array_add(list, sp_sandbox_from_row(rows));
+        g_ptr_array_add(list, sp_sandbox_row_read(rows));
     return got < 0 ? NULL : g_steal_pointer(&list);
 }
 
-bool sp_tx_sandbox(struct sp_db_tx *tx, const char *id, struct sp_sandbox **ret, GError **error)
+bool sp_tx_sandbox(struct sp_db_tx *tx, const char *id, struct sp_sandbox_row **ret, GError **error)
 {
     SP_DB_ROWS_AUTO *rows = sp_db_query(tx, error, SP_SANDBOX_SELECT "WHERE s.id = $1", "t", id);
     int got = rows ? sp_db_next(rows, error) : -1;
     if (got < 0)
         return false;
-    *ret = got > 0 ? sp_sandbox_from_row(rows) : NULL;
+    *ret = got > 0 ? sp_sandbox_row_read(rows) : NULL;
     return true;
 }
 
@@ -184,27 +184,27 @@ bool sp_store_sandbox_create(struct sp_store *store, const struct sp_sandbox_new
     return true;
 }
 
-struct sp_sandbox *sp_store_sandbox_get_any(struct sp_store *store, const char *tenant,
+struct sp_sandbox_row *sp_store_sandbox_get_any(struct sp_store *store, const char *tenant,
                                             const char *id, GError **error)
 {
     SP_DB_TX_AUTO *tx = sp_db_begin(store->db, SP_DB_READ, error);
-    struct sp_sandbox *s = NULL;
+    struct sp_sandbox_row *s = NULL;
     if (!tx || !sp_tx_sandbox(tx, id, &s, error))
         return NULL;
     if (!s || (tenant && strcmp(tenant, s->tenant) != 0)) {
         g_set_error(error, SP_ERROR, SP_ERROR_NOT_FOUND, "there is no sandbox %s", id);
-        g_clear_pointer(&s, sp_sandbox_free);
+        g_clear_pointer(&s, sp_sandbox_row_free);
     }
     return s;
 }
 
-struct sp_sandbox *sp_store_sandbox_get(struct sp_store *store, const char *tenant, const char *id,
+struct sp_sandbox_row *sp_store_sandbox_get(struct sp_store *store, const char *tenant, const char *id,
                                         GError **error)
 {
-    struct sp_sandbox *s = sp_store_sandbox_get_any(store, tenant, id, error);
+    struct sp_sandbox_row *s = sp_store_sandbox_get_any(store, tenant, id, error);
     if (s && s->state == SP_STATE_DELETED) {
         g_set_error(error, SP_ERROR, SP_ERROR_NOT_FOUND, "there is no sandbox %s", id);
-        g_clear_pointer(&s, sp_sandbox_free);
+        g_clear_pointer(&s, sp_sandbox_row_free);
     }
     return s;
 }
@@ -237,7 +237,7 @@ GPtrArray *sp_store_sandbox_list(struct sp_store *store, const struct sp_sandbox
     SP_DB_TX_AUTO *tx = sp_db_begin(store->db, SP_DB_READ, error);
     if (!tx)
         return NULL;
-    return sp_sandboxes_from_rows(sp_db_query_values(tx, error, sql->str, values, n), error);
+    return sp_sandbox_rows_read(sp_db_query_values(tx, error, sql->str, values, n), error);
 }
 
 static bool update_patch(struct sp_db_tx *tx, const char *id, const struct sp_sandbox_patch *patch,
@@ -262,7 +262,7 @@ bool sp_store_sandbox_patch(struct sp_store *store, const char *tenant, const ch
 {
     SP_DB_TX_AUTO *tx = sp_db_begin(store->db, SP_DB_WRITE, error);
     struct sp_replay replay;
-    struct sp_sandbox *s = NULL;
+    struct sp_sandbox_row *s = NULL;
     if (!tx || !sp_tx_replay_find(tx, idem, &replay, error))
         return false;
     if (replay.found)
@@ -271,7 +271,7 @@ bool sp_store_sandbox_patch(struct sp_store *store, const char *tenant, const ch
         return false;
     bool found = s && s->state != SP_STATE_DELETED && (!tenant || strcmp(tenant, s->tenant) == 0);
     bool deleting = s && s->desired == SP_DESIRED_DELETED;
-    sp_sandbox_free(s);
+    sp_sandbox_row_free(s);
     if (!found || deleting) {
         g_set_error(error, SP_ERROR, found ? SP_ERROR_FAILED_PRECONDITION : SP_ERROR_NOT_FOUND,
                     found ? "sandbox %s is being deleted" : "there is no sandbox %s", id);
@@ -284,7 +284,7 @@ bool sp_store_sandbox_patch(struct sp_store *store, const char *tenant, const ch
     return true;
 }
 
-void sp_store_sandbox_touch(struct sp_store *store, const struct sp_sandbox *seen)
+void sp_store_sandbox_touch(struct sp_store *store, const struct sp_sandbox_row *seen)
 {
     int64_t now = sp_time_now_ms();
     if (now < seen->last_active_at_ms + TOUCH_EVERY_MS)

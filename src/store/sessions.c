@@ -8,7 +8,7 @@
     "SELECT x.id, x.tenant, x.sandbox_id, x.process_id, x.spec, x.exit_status, x.error, x.state,"  \
     " x.created_at, x.started_at, x.ended_at FROM sessions x "
 
-void sp_session_free(struct sp_session *session)
+void sp_session_row_free(struct sp_session_row *session)
 {
     if (!session)
         return;
@@ -24,7 +24,7 @@ void sp_session_free(struct sp_session *session)
 
 /* The session of a query that begins with SELECT; SP_ERROR_NOT_FOUND when there is no row or it is
  * another tenant's. Frees rows, which may be NULL (an error). */
-static struct sp_session *take_one(struct sp_db_rows *taken, const char *tenant, const char *id,
+static struct sp_session_row *take_one(struct sp_db_rows *taken, const char *tenant, const char *id,
                                    GError **error)
 {
     SP_DB_ROWS_AUTO *rows = taken;
@@ -35,7 +35,7 @@ static struct sp_session *take_one(struct sp_db_rows *taken, const char *tenant,
         g_set_error(error, SP_ERROR, SP_ERROR_NOT_FOUND, "there is no session %s", id);
         return NULL;
     }
-    struct sp_session *s = g_new0(struct sp_session, 1);
+    struct sp_session_row *s = g_new0(struct sp_session_row, 1);
     s->id = g_strdup(sp_db_text(rows, 0));
     s->tenant = g_strdup(sp_db_text(rows, 1));
     s->sandbox_id = g_strdup(sp_db_text(rows, 2));
@@ -61,7 +61,7 @@ static bool put_token(struct sp_db_tx *tx, const char *session_id,
 
 static bool sandbox_runs(struct sp_db_tx *tx, const char *tenant, const char *id, GError **error)
 {
-    struct sp_sandbox *s = NULL;
+    struct sp_sandbox_row *s = NULL;
     if (!sp_tx_sandbox(tx, id, &s, error))
         return false;
     bool found = s && s->state != SP_STATE_DELETED && (!tenant || strcmp(tenant, s->tenant) == 0);
@@ -71,7 +71,7 @@ static bool sandbox_runs(struct sp_db_tx *tx, const char *tenant, const char *id
     else if (!runs)
         g_set_error(error, SP_ERROR, SP_ERROR_FAILED_PRECONDITION,
                     "the sandbox is %s, not running", sp_state_names[s->state]);
-    sp_sandbox_free(s);
+    sp_sandbox_row_free(s);
     return runs;
 }
 
@@ -112,7 +112,7 @@ bool sp_store_session_create(struct sp_store *store, const struct sp_session_new
     return true;
 }
 
-struct sp_session *sp_store_session_get(struct sp_store *store, const char *tenant, const char *id,
+struct sp_session_row *sp_store_session_get(struct sp_store *store, const char *tenant, const char *id,
                                         GError **error)
 {
     SP_DB_TX_AUTO *tx = sp_db_begin(store->db, SP_DB_READ, error);
@@ -127,11 +127,11 @@ bool sp_store_session_add_token(struct sp_store *store, const char *tenant, cons
     SP_DB_TX_AUTO *tx = sp_db_begin(store->db, SP_DB_WRITE, error);
     if (!tx)
         return false;
-    struct sp_session *s =
+    struct sp_session_row *s =
         take_one(sp_db_query(tx, error, SELECT "WHERE x.id = $1", "t", id), tenant, id, error);
     if (!s)
         return false;
-    sp_session_free(s);
+    sp_session_row_free(s);
     return put_token(tx, id, token, error) && sp_db_commit_auto(&tx, error);
 }
 
@@ -153,13 +153,13 @@ static GArray *read_tokens(struct sp_db_tx *tx, const char *id, GError **error)
     return got < 0 ? NULL : g_steal_pointer(&tokens);
 }
 
-struct sp_session *sp_store_session_for_worker(struct sp_store *store, const char *id,
+struct sp_session_row *sp_store_session_for_worker(struct sp_store *store, const char *id,
                                                GArray **ret_tokens, GError **error)
 {
     SP_DB_TX_AUTO *tx = sp_db_begin(store->db, SP_DB_READ, error);
     if (!tx)
         return NULL;
-    struct sp_session *s = take_one(
+    struct sp_session_row *s = take_one(
         sp_db_query(tx, error,
                     SELECT "JOIN sandboxes s ON s.id = x.sandbox_id WHERE x.id = $1"
                            " AND s.desired_state <> 'deleted'",
@@ -167,7 +167,7 @@ struct sp_session *sp_store_session_for_worker(struct sp_store *store, const cha
         NULL, id, error);
     GArray *tokens = s ? read_tokens(tx, id, error) : NULL;
     if (!tokens) {
-        sp_session_free(s);
+        sp_session_row_free(s);
         return NULL;
     }
     *ret_tokens = tokens;

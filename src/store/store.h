@@ -41,14 +41,14 @@ void sp_store_wake_all(struct sp_store *store);
 char *sp_store_node_topic(const char *node);
 
 /* --- keys (keys.c) */
-struct sp_key {
+struct sp_key_row {
     char *id, *tenant, *name, *role;
 };
-void sp_key_free(struct sp_key *key);
+void sp_key_row_free(struct sp_key_row *key);
 /* Makes the installation's admin key (id "key_admin", tenant "default") be the one with this hash. */
 bool sp_store_key_set_admin(struct sp_store *store, const char *hash, GError **error);
 /* The key that is not revoked and has this hash; SP_ERROR_UNAUTHENTICATED otherwise. */
-struct sp_key *sp_store_key_find(struct sp_store *store, const char *hash, GError **error);
+struct sp_key_row *sp_store_key_find(struct sp_store *store, const char *hash, GError **error);
 
 /* --- idempotency (idempotency.c). Every mutation takes one; key NULL means that the client sent none. */
 struct sp_idempotency {
@@ -73,7 +73,7 @@ bool sp_store_replay_claim(struct sp_store *store, const struct sp_idempotency *
 void sp_store_replay_release(struct sp_store *store, const struct sp_idempotency *idem);
 
 /* --- sandboxes (sandboxes.c, lifecycle.c) */
-struct sp_sandbox {
+struct sp_sandbox_row {
     char *id, *tenant, *name, *node, *state_reason, *operation_id;
     char *template_ref, *template_digest, *isolation_reason, *user, *parent_snapshot_id;
     char *env, *metadata, *network; /* JSON */
@@ -87,7 +87,7 @@ struct sp_sandbox {
     int64_t created_at_ms, started_at_ms, last_active_at_ms, deleted_at_ms;
     int64_t live_sessions; /* command sessions in state running */
 };
-void sp_sandbox_free(struct sp_sandbox *sandbox);
+void sp_sandbox_row_free(struct sp_sandbox_row *sandbox);
 
 struct sp_sandbox_new {
     const char *tenant;
@@ -100,10 +100,10 @@ bool sp_store_sandbox_create(struct sp_store *store, const struct sp_sandbox_new
                              const struct sp_idempotency *idem, struct sp_replay *ret,
                              GError **error);
 /* Finally deleted ones are not found. */
-struct sp_sandbox *sp_store_sandbox_get(struct sp_store *store, const char *tenant, const char *id,
+struct sp_sandbox_row *sp_store_sandbox_get(struct sp_store *store, const char *tenant, const char *id,
                                         GError **error);
 /* The same, but finds a finally deleted one until it is purged. */
-struct sp_sandbox *sp_store_sandbox_get_any(struct sp_store *store, const char *tenant,
+struct sp_sandbox_row *sp_store_sandbox_get_any(struct sp_store *store, const char *tenant,
                                             const char *id, GError **error);
 #define SP_MAX_METADATA_FILTERS 8
 struct sp_sandbox_filter {
@@ -115,7 +115,7 @@ struct sp_sandbox_filter {
     const char *before_id; /* the page begins below it; NULL: at the newest */
     unsigned limit;
 };
-/* Of struct sp_sandbox, newest first. */
+/* Of struct sp_sandbox_row, newest first. */
 GPtrArray *sp_store_sandbox_list(struct sp_store *store, const struct sp_sandbox_filter *filter,
                                  GError **error);
 bool sp_store_sandbox_patch(struct sp_store *store, const char *tenant, const char *id,
@@ -127,12 +127,12 @@ bool sp_store_sandbox_delete(struct sp_store *store, const char *tenant, const c
                              const char *reason, const struct sp_idempotency *idem,
                              char ret_operation_id[SP_ID_MAX], GError **error);
 /* Notes that the sandbox was used; writes at most every few seconds. seen is the row as read. */
-void sp_store_sandbox_touch(struct sp_store *store, const struct sp_sandbox *seen);
+void sp_store_sandbox_touch(struct sp_store *store, const struct sp_sandbox_row *seen);
 /* Number of sandboxes in each state that are not deleted: fills SP_N_STATES numbers. */
 bool sp_store_sandbox_counts(struct sp_store *store, int64_t *ret_counts, GError **error);
 
 /* --- operations (operations.c) */
-struct sp_operation {
+struct sp_operation_row {
     char *id, *tenant, *sandbox_id, *build_id, *template_ref;
     char *error_code, *error_message;
     char *steps; /* JSON, as the worker sent it */
@@ -140,8 +140,8 @@ struct sp_operation {
     enum sp_operation_state state;
     int64_t generation, created_at_ms, started_at_ms, finished_at_ms;
 };
-void sp_operation_free(struct sp_operation *operation);
-struct sp_operation *sp_store_operation_get(struct sp_store *store, const char *tenant,
+void sp_operation_row_free(struct sp_operation_row *operation);
+struct sp_operation_row *sp_store_operation_get(struct sp_store *store, const char *tenant,
                                             const char *id, GError **error);
 struct sp_operation_filter {
     const char *tenant, *sandbox_id, *state, *kind, *before_id;
@@ -151,7 +151,7 @@ GPtrArray *sp_store_operation_list(struct sp_store *store, const struct sp_opera
                                    GError **error);
 
 /* --- command sessions (sessions.c) */
-struct sp_session {
+struct sp_session_row {
     char *id, *tenant, *sandbox_id, *process_id;
     char *spec, *exit, *error; /* JSON */
     enum sp_session_state state;
@@ -161,7 +161,7 @@ struct sp_session_token {
     char hash[SP_HASH_HEX];
     int64_t expires_at_ms;
 };
-void sp_session_free(struct sp_session *session);
+void sp_session_row_free(struct sp_session_row *session);
 struct sp_session_new {
     const char *tenant, *sandbox_id;
     const char *spec; /* JSON */
@@ -172,13 +172,13 @@ struct sp_session_new {
 bool sp_store_session_create(struct sp_store *store, const struct sp_session_new *session,
                              const struct sp_idempotency *idem, struct sp_replay *ret,
                              GError **error);
-struct sp_session *sp_store_session_get(struct sp_store *store, const char *tenant, const char *id,
+struct sp_session_row *sp_store_session_get(struct sp_store *store, const char *tenant, const char *id,
                                         GError **error);
 bool sp_store_session_add_token(struct sp_store *store, const char *tenant, const char *id,
                                 const struct sp_session_token *token, GError **error);
 /* For the worker: not found when the sandbox is to be deleted. *ret_tokens is an array of struct
  * sp_session_token that have not expired. */
-struct sp_session *sp_store_session_for_worker(struct sp_store *store, const char *id,
+struct sp_session_row *sp_store_session_for_worker(struct sp_store *store, const char *id,
                                                GArray **ret_tokens, GError **error);
 struct sp_session_report {
     const char *id;
@@ -192,29 +192,30 @@ bool sp_store_session_report(struct sp_store *store, const char *node,
                              GError **error);
 
 /* --- nodes (nodes.c) */
-struct sp_node {
+struct sp_node_row {
     char *name, *instance, *data_url;
     char *tiers, *templates; /* JSON arrays as registered */
     int64_t registered_at_ms, lease_expires_at_ms;
 };
-void sp_node_free(struct sp_node *node);
+void sp_node_row_free(struct sp_node_row *node);
 /* Takes the node's word and renews its lease. A new instance fails the builds that ran on the old one. */
-bool sp_store_node_register(struct sp_store *store, const struct sp_node *node, GError **error);
+bool sp_store_node_register(struct sp_store *store, const struct sp_node_row *node, GError **error);
 GPtrArray *sp_store_node_list(struct sp_store *store, GError **error);
-struct sp_node *sp_store_node_get(struct sp_store *store, const char *name, GError **error);
+struct sp_node_row *sp_store_node_get(struct sp_store *store, const char *name, GError **error);
 
 /* --- what a worker is to do, and what it has seen (desired.c, observed.c) */
-struct sp_build {
+struct sp_build_row {
     char *id, *node, *ref, *name, *tag, *operation_id, *digest;
     char *recipe, *log;             /* JSON; text */
+    bool no_cache;
     enum sp_operation_state state; /* of the build */
     int64_t created_at_ms, finished_at_ms;
 };
-void sp_build_free(struct sp_build *build);
+void sp_build_row_free(struct sp_build_row *build);
 struct sp_desired_set {
     int64_t revision;
-    GPtrArray *sandboxes; /* of struct sp_sandbox */
-    GPtrArray *builds;    /* of struct sp_build, unfinished */
+    GPtrArray *sandboxes; /* of struct sp_sandbox_row */
+    GPtrArray *builds;    /* of struct sp_build_row, unfinished */
 };
 void sp_desired_set_clear(struct sp_desired_set *set);
 /* Rows of the node changed after the revision; 0: all that are not finally deleted. */
@@ -224,7 +225,7 @@ bool sp_store_desired(struct sp_store *store, const char *node, int64_t after,
 GPtrArray *sp_store_desired_of(struct sp_store *store, const char *node, char *const *ids,
                                GError **error);
 /* What the worker is told: a failed sandbox is not wanted any more, so that nothing of it stays. */
-enum sp_desired sp_sandbox_wire_desired(const struct sp_sandbox *sandbox);
+enum sp_desired sp_sandbox_wire_desired(const struct sp_sandbox_row *sandbox);
 
 struct sp_observation {
     const char *id;
@@ -239,16 +240,16 @@ bool sp_store_observe(struct sp_store *store, const char *node,
                       const struct sp_observation *observations, unsigned n, GError **error);
 
 /* --- templates and builds (templates.c, builds.c) */
-struct sp_template {
+struct sp_template_row {
     char *name, *tag, *digest;
     char *config; /* JSON */
     int64_t size_bytes, created_at_ms;
 };
-void sp_template_free(struct sp_template *template);
+void sp_template_row_free(struct sp_template_row *template);
 /* By "name:tag" or digest (then name and tag are one of its names, or NULL). */
-struct sp_template *sp_store_template_get(struct sp_store *store, const struct sp_template_ref *ref,
+struct sp_template_row *sp_store_template_get(struct sp_store *store, const struct sp_template_ref *ref,
                                           GError **error);
-/* Of struct sp_template in the order of their names; after_ref: "name:tag" or NULL. */
+/* Of struct sp_template_row in the order of their names; after_ref: "name:tag" or NULL. */
 GPtrArray *sp_store_template_list(struct sp_store *store, const char *after_ref, unsigned limit,
                                   GError **error);
 /* Takes the name away; the image too when it was its last name (by digest: all names). Refused with
@@ -261,7 +262,7 @@ bool sp_store_build_create(struct sp_store *store, const char *tenant, const cha
                            const struct sp_idempotency *idem, struct sp_replay *ret,
                            GError **error);
 /* The newest build that made or would make this template. */
-struct sp_build *sp_store_build_find(struct sp_store *store, const struct sp_template_ref *ref,
+struct sp_build_row *sp_store_build_find(struct sp_store *store, const struct sp_template_ref *ref,
                                      GError **error);
 struct sp_build_report {
     enum sp_operation_state state;

@@ -37,7 +37,7 @@ static bool fail_creates(struct sp_db_tx *tx, int64_t now, GPtrArray *topics, in
         " AND created_at <= $1",
         now - CREATE_LIMIT_MS, 0, 0);
     for (unsigned i = 0; ids && i < ids->len; i++) {
-        struct sp_sandbox *s = NULL;
+        struct sp_sandbox_row *s = NULL;
         int64_t revision;
         if (!sp_tx_sandbox(tx, ids->pdata[i], &s, error))
             return false;
@@ -52,7 +52,7 @@ static bool fail_creates(struct sp_db_tx *tx, int64_t now, GPtrArray *topics, in
                   sp_tx_operation_end(tx, s->operation_id, "unavailable", why, NULL, error);
         g_ptr_array_add(topics, g_strdup(s->operation_id));
         g_ptr_array_add(topics, sp_store_node_topic(s->node));
-        sp_sandbox_free(s);
+        sp_sandbox_row_free(s);
         if (!ok)
             return false;
         ++*n;
@@ -89,7 +89,7 @@ static bool delete_each(struct sp_db_tx *tx, GPtrArray *ids, const char *reason,
                         int64_t *n, GError **error)
 {
     for (unsigned i = 0; i < ids->len; i++) {
-        struct sp_sandbox *s = NULL;
+        struct sp_sandbox_row *s = NULL;
         char operation_id[SP_ID_MAX];
         if (!sp_tx_sandbox(tx, ids->pdata[i], &s, error))
             return false;
@@ -99,7 +99,7 @@ static bool delete_each(struct sp_db_tx *tx, GPtrArray *ids, const char *reason,
             g_ptr_array_add(topics, sp_store_node_topic(s->node));
             ++*n;
         }
-        sp_sandbox_free(s);
+        sp_sandbox_row_free(s);
         if (!ok)
             return false;
     }

@@ -8,7 +8,7 @@
     "SELECT t.name, t.tag, i.digest, i.config, i.size_bytes, i.created_at FROM template_images i " \
     "LEFT JOIN template_tags t ON t.digest = i.digest "
 
-void sp_template_free(struct sp_template *template)
+void sp_template_row_free(struct sp_template_row *template)
 {
     if (!template)
         return;
@@ -19,9 +19,9 @@ void sp_template_free(struct sp_template *template)
     g_free(template);
 }
 
-static struct sp_template *from_row(struct sp_db_rows *rows)
+static struct sp_template_row *from_row(struct sp_db_rows *rows)
 {
-    struct sp_template *t = g_new0(struct sp_template, 1);
+    struct sp_template_row *t = g_new0(struct sp_template_row, 1);
     t->name = g_strdup(sp_db_text(rows, 0));
     t->tag = g_strdup(sp_db_text(rows, 1));
     t->digest = g_strdup(sp_db_text(rows, 2));
@@ -36,7 +36,7 @@ static char *ref_text(const struct sp_template_ref *ref)
     return ref->digest[0] ? g_strdup(ref->digest) : g_strconcat(ref->name, ":", ref->tag, NULL);
 }
 
-static struct sp_template *get(struct sp_db_tx *tx, const struct sp_template_ref *ref,
+static struct sp_template_row *get(struct sp_db_tx *tx, const struct sp_template_ref *ref,
                                GError **error)
 {
     g_autofree char *text = ref_text(ref);
@@ -52,7 +52,7 @@ static struct sp_template *get(struct sp_db_tx *tx, const struct sp_template_ref
     return NULL;
 }
 
-struct sp_template *sp_store_template_get(struct sp_store *store, const struct sp_template_ref *ref,
+struct sp_template_row *sp_store_template_get(struct sp_store *store, const struct sp_template_ref *ref,
                                           GError **error)
 {
     SP_DB_TX_AUTO *tx = sp_db_begin(store->db, SP_DB_READ, error);
@@ -70,7 +70,7 @@ GPtrArray *sp_store_template_list(struct sp_store *store, const char *after_ref,
                     after_ref ? after_ref : "", (int64_t)limit);
     if (!rows)
         return NULL;
-    g_autoptr(GPtrArray) list = g_ptr_array_new_with_free_func((GDestroyNotify)sp_template_free);
+    g_autoptr(GPtrArray) list = g_ptr_array_new_with_free_func((GDestroyNotify)sp_template_row_free);
     int got;
     while ((got = sp_db_next(rows, error)) > 0)
         g_ptr_array_add(list, from_row(rows));
@@ -117,11 +117,11 @@ bool sp_store_template_delete(struct sp_store *store, const struct sp_template_r
         return false;
     if (replay.found)
         return true;
-    struct sp_template *t = get(tx, ref, error);
+    struct sp_template_row *t = get(tx, ref, error);
     if (!t)
         return false;
     g_autofree char *digest = g_strdup(t->digest);
-    sp_template_free(t);
+    sp_template_row_free(t);
     g_autofree char *text = ref_text(ref);
     return sp_db_run(tx, NULL, error, "DELETE FROM template_tags WHERE ref = $1 OR digest = $1",
                      "t", text) &&

@@ -77,7 +77,7 @@ static const char *const initial[] = {
     "CREATE INDEX template_tags_digest ON template_tags (digest)",
     "CREATE TABLE builds ("
     " id TEXT PRIMARY KEY, node TEXT NOT NULL, ref TEXT NOT NULL, name TEXT NOT NULL,"
-    " tag TEXT NOT NULL, recipe TEXT NOT NULL, operation_id TEXT NOT NULL, state TEXT NOT NULL,"
+    " tag TEXT NOT NULL, recipe TEXT NOT NULL, no_cache BIGINT NOT NULL, operation_id TEXT NOT NULL, state TEXT NOT NULL,"
     " digest TEXT, log TEXT NOT NULL DEFAULT '', revision BIGINT NOT NULL,"
     " created_at BIGINT NOT NULL, finished_at BIGINT NOT NULL DEFAULT 0)",
     "CREATE INDEX builds_node ON builds (node, revision)",

@@ -1,0 +1,102 @@
+#include "api/server_main.h"
+
+#include <errno.h>
+#include <glib.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "api/api.h"
+#include "api/worker_client.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "control/controller.h"
+
+#define STOP_GRACE_MS 1500
+
+static bool open_store(struct sp_api *api, const struct sp_server_config *config, GError **error)
+{
+    g_autofree char *dir = g_path_get_dirname(config->database);
+    if (g_mkdir_with_parents(dir, 0700) < 0) {
+        sp_error_set_errno(error, SP_ERROR_UNAVAILABLE, errno, "%s", dir);
+        return false;
+    }
+    api->store = sp_store_open(config->database, error);
+    return api->store && (!config->api_key_hash ||
+                          sp_store_key_set_admin(api->store, config->api_key_hash, error));
+}
+
+static void announce(const struct sp_server_config *config, const char *address)
+{
+    sp_log(SP_LOG_INFO, "listening", "address", address, NULL);
+    if (config->ready_fd <= 0)
+        return;
+    g_autofree char *line = g_strconcat(address, "\n", NULL);
+    ssize_t n;
+    do
+        n = write(config->ready_fd, line, strlen(line));
+    while (n < 0 && errno == EINTR);
+    close(config->ready_fd);
+}
+
+/* Blocked in this thread before any other is made, so in all: the signals are read, never delivered. */
+static int block_signals(GError **error)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    int fd = signalfd(-1, &set, SFD_CLOEXEC);
+    if (fd < 0)
+        sp_error_set_errno(error, SP_ERROR_INTERNAL, errno, "signalfd");
+    return fd;
+}
+
+static void wait_for_signal(int fd)
+{
+    struct signalfd_siginfo info;
+    while (read(fd, &info, sizeof info) < 0 && errno == EINTR)
+        ;
+    sp_log(SP_LOG_INFO, "stopping", NULL);
+}
+
+static bool serve(struct sp_api *api, const struct sp_server_config *config, int signal_fd,
+                  GError **error)
+{
+    if (!open_store(api, config, error))
+        return false;
+    struct sp_http_server_config http = {
+        .address = config->address, .routes = sp_api_http_routes, .user = api};
+    struct sp_controller *controller = sp_controller_start(api->store);
+    struct sp_http_server *server = sp_http_server_start(&http, error);
+    if (server) {
+        announce(config, sp_http_server_address(server));
+        wait_for_signal(signal_fd);
+    }
+    g_atomic_int_set(&api->stopping, 1);
+    sp_store_wake_all(api->store);
+    if (server)
+        sp_http_server_stop(server, STOP_GRACE_MS);
+    sp_controller_stop(controller);
+    return server != NULL;
+}
+
+int sp_server_main(const struct sp_server_config *config)
+{
+    g_autoptr(GError) error = NULL;
+    signal(SIGPIPE, SIG_IGN);
+    int signal_fd = block_signals(&error);
+    struct sp_api api = {.metrics = sp_metrics_new(), .workers = sp_workers_new(config->node_key)};
+    sp_secret_hash(config->node_key, api.node_key_hash);
+    bool ok = signal_fd >= 0 && serve(&api, config, signal_fd, &error);
+    if (!ok)
+        sp_log_error("the server cannot run", error, NULL);
+    sp_store_close(api.store);
+    sp_workers_free(api.workers);
+    sp_metrics_free(api.metrics);
+    if (signal_fd >= 0)
+        close(signal_fd);
+    return ok ? 0 : 1;
+}

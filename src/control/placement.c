@@ -1,0 +1,100 @@
+#include "control/placement.h"
+
+#include <string.h>
+
+#include "base/error.h"
+#include "base/json.h"
+
+bool sp_node_ready(const struct sp_node_row *node, int64_t now_ms)
+{
+    return node->lease_expires_at_ms > now_ms;
+}
+
+const struct sp_node_row *sp_place_any(GPtrArray *nodes, int64_t now_ms)
+{
+    for (unsigned i = 0; i < nodes->len; i++) {
+        if (sp_node_ready(nodes->pdata[i], now_ms))
+            return nodes->pdata[i];
+    }
+    return NULL;
+}
+
+bool sp_node_has_template(const struct sp_node_row *node, const char *digest)
+{
+    g_autoptr(json_t) list = sp_json_parse(node->templates, strlen(node->templates), NULL);
+    json_t *item;
+    size_t i;
+    json_array_foreach(list, i, item)
+    {
+        if (json_is_string(item) && strcmp(json_string_value(item), digest) == 0)
+            return true;
+    }
+    return false;
+}
+
+static void tier_clear(gpointer tier)
+{
+    g_free(((struct sp_tier *)tier)->detail);
+}
+
+GArray *sp_node_tiers(const struct sp_node_row *node)
+{
+    GArray *tiers = g_array_new(FALSE, TRUE, sizeof(struct sp_tier));
+    g_array_set_clear_func(tiers, tier_clear);
+    g_autoptr(json_t) list = sp_json_parse(node->tiers, strlen(node->tiers), NULL);
+    json_t *item;
+    size_t i;
+    json_array_foreach(list, i, item)
+    {
+        struct sp_tier tier = {.available = json_is_true(json_object_get(item, "available"))};
+        const char *name = json_string_value(json_object_get(item, "tier"));
+        if (!sp_isolation_parse(name, &tier.tier))
+            continue; /* a tier of a newer worker */
+        tier.detail = g_strdup(json_string_value(json_object_get(item, "detail")));
+        g_array_append_val(tiers, tier);
+    }
+    return tiers;
+}
+
+void sp_tiers_free(GArray *tiers)
+{
+    g_array_unref(tiers);
+}
+
+static bool try_node(const struct sp_node_row *node, enum sp_isolation isolation, bool untrusted,
+                     struct sp_placement *ret, GError **error)
+{
+    g_autoptr(GArray) tiers = sp_node_tiers(node);
+    struct sp_placement placement = {.node = node};
+    if (!sp_isolation_choose(isolation, untrusted, (const struct sp_tier *)(void *)tiers->data,
+                             tiers->len, &placement.isolation, &placement.isolation_reason, error))
+        return false;
+    *ret = placement;
+    return true;
+}
+
+bool sp_place(GPtrArray *nodes, int64_t now_ms, enum sp_isolation isolation, bool untrusted,
+              const char *template_digest, struct sp_placement *ret, GError **error)
+{
+    GError *why = NULL;
+    for (int with_template = 1; with_template >= 0; with_template--) {
+        for (unsigned i = 0; i < nodes->len; i++) {
+            const struct sp_node_row *node = nodes->pdata[i];
+            if (!sp_node_ready(node, now_ms) ||
+                sp_node_has_template(node, template_digest) != (with_template == 1))
+                continue;
+            GError *no = NULL;
+            if (try_node(node, isolation, untrusted, ret, &no)) {
+                g_clear_error(&why);
+                return true;
+            }
+            g_clear_error(&why);
+            why = no;
+        }
+    }
+    if (!why)
+        why = g_error_new_literal(SP_ERROR, SP_ERROR_UNAVAILABLE,
+                                  "no worker is ready now; try again in some seconds");
+    g_propagate_error(error, why);
+    return false;
+}
