@@ -52,11 +52,6 @@ bool output_is_open(const struct session *s)
     return s->out_fd[0] >= 0 || s->out_fd[1] >= 0;
 }
 
-bool output_is_paused(const struct session *s)
-{
-    return s->out_paused[0] || s->out_paused[1];
-}
-
 void output_flush_dropped(struct session *s)
 {
     for (unsigned i = 0; i < 2; i++) {

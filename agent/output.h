@@ -14,8 +14,8 @@ void output_read(struct agent *a, struct session *s, unsigned stream);
 /* The ring has room again. */
 void output_resume(struct agent *a, struct session *s);
 bool output_is_open(const struct session *s);
-bool output_is_paused(const struct session *s);
-/* From now on only what the pipes hold at this moment is taken; then they are closed. */
+/* From now on only what the pipes hold at this moment is taken, as fast as the reader allows; then
+ * they are closed. */
 void output_cut(struct agent *a, struct session *s);
 void output_close(struct session *s);
 /* Records what was dropped and not yet told. */

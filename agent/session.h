@@ -3,7 +3,7 @@
  *
  * Life: session_start puts it into the table (also a command that could not run: it has ended with
  * EVENT 6). The leader's exit comes from wait4 only. The session ends when the leader has ended and
- * its output is at end of file, or was cut off because a descendant holds it open. Ended sessions
+ * its output is at its end, or was cut off because a descendant holds it open. Ended sessions
  * are kept for replay until FORGET, their number or an hour.
  */
 #pragma once

@@ -173,9 +173,10 @@ static void run_live_timers(struct agent *a, struct session *s)
     if (s->leader_alive)
         return;
     if (is_due(a, s->cut_at_ms)) {
-        if (output_is_paused(s) || (s->timed_out && !is_cleared(a, s))) {
-            s->cut_at_ms = a->now_ms + HELD_OPEN_MS; /* the reader is slow, not the pipe held */
-        } else if (output_is_open(s)) {
+        if (!is_cleared(a, s)) {
+            s->cut_at_ms = a->now_ms + HELD_OPEN_MS; /* the others may still say something */
+        } else {
+            s->cut_at_ms = 0;
             output_cut(a, s);
         }
     }

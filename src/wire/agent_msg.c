@@ -110,13 +110,7 @@ static struct sp_msg_exit unpack_exit(struct sp_unpack *u)
 }
 
 /* Hands over the message when the reader is at a clean end. */
-#define DECODE_END(u, m, ret)                                                                      \
-    do {                                                                                           \
-        if (!sp_unpack_done(&(u)))                                                                 \
-            return false;                                                                          \
-        *(ret) = (m);                                                                              \
-        return true;                                                                               \
-    } while (0)
+#define DECODE_END(u, m, ret) return sp_unpack_done(&(u)) && (*(ret) = (m), true)
 
 /* --- opening --------------------------------------------------------------------------------- */
 
