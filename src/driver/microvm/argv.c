@@ -84,17 +84,19 @@ static void add_devices(GPtrArray *argv)
     option(argv, "-device", "virtio-serial-device,max_ports=2");
     option(argv, "-device", "virtserialport,chardev=agent,name=agent");
 
-    /* fd sets: the files need no name that the VMM's uid could open. */
+    /* fd sets: the files need no name that the VMM's uid could open. An error of the host's disk goes to
+     * the guest; the default would stop the whole VM when the host's disk is full. */
     add(argv, "-add-fd");
     add(argv, "fd=%d,set=1", SP_VMM_FD_ROOT);
     option(argv, "-drive",
-           "if=none,id=root,file=/dev/fdset/1,format=raw,readonly=on,file.locking=off");
+           "if=none,id=root,file=/dev/fdset/1,format=raw,readonly=on,file.locking=off,"
+           "werror=report,rerror=report");
     option(argv, "-device", "virtio-blk-device,drive=root,serial=root");
     add(argv, "-add-fd");
     add(argv, "fd=%d,set=2", SP_VMM_FD_RW);
     option(argv, "-drive",
            "if=none,id=rw,file=/dev/fdset/2,format=raw,auto-read-only=off,cache=writeback,"
-           "discard=unmap,file.locking=off");
+           "discard=unmap,file.locking=off,werror=report,rerror=report");
     option(argv, "-device", "virtio-blk-device,drive=rw,serial=rw");
 }
 

@@ -79,16 +79,17 @@ static bool clone_disk(struct creation *c, GError **error)
     return false;
 }
 
-static bool make_cgroup(struct creation *c, GError **error)
+/* The CPU limit comes only when the guest is ready: start and restore run in bursts that a quota of less
+ * than a CPU would stretch, and no code of the sandbox runs before. */
+static bool set_limits(struct creation *c, double cpus, GError **error)
 {
     const struct sp_boot_identity *identity = &c->image->identity;
     struct sp_cgroup_limits limits = {
         .memory_bytes = identity->memory_mb * MIB +
                         sp_qemu_overhead_bytes(identity->accel, identity->memory_mb),
         .pids = SP_VMM_PIDS,
-        .cpus = c->spec->shape.cpus,
+        .cpus = cpus,
     };
-    c->cgroup = sp_cgroup_new(c->vm->cgroups, c->record.cgroup);
     return sp_cgroup_create(c->cgroup, &limits, error);
 }
 
@@ -106,7 +107,6 @@ static bool start_vmm(struct creation *c, GError **error)
         },
         .kvm_node = c->image->host->kvm_node,
         .uid = SP_SLOT_UID(c->spec->slot),
-        .cgroup = c->cgroup,
         .file_limit_bytes = (uint64_t)(identity->disk_mb * MIB),
         .memory_fd = c->image->memory_fd,
         .root_fd = c->root_fd,
@@ -115,7 +115,9 @@ static bool start_vmm(struct creation *c, GError **error)
         .initramfs_fd = -1,
     };
     pid_t pid;
-    return make_cgroup(c, error) &&
+    c->cgroup = sp_cgroup_new(c->vm->cgroups, c->record.cgroup);
+    vmm.cgroup = c->cgroup;
+    return set_limits(c, 0, error) &&
            sp_vmm_start(c->vm->env->launcher, &vmm, &pid, &c->pidfd, error) &&
            sp_record_set_process(&c->record, pid, error) &&
            sp_record_save(c->spec->run_dir, &c->record, error);
@@ -177,7 +179,8 @@ static bool resume(struct creation *c, GError **error)
     if (fd < 0)
         return false;
     c->talk = sp_boot_talk_new(fd);
-    if (!sp_boot_talk_hello(c->talk, c->spec->id, true, AGENT_TIMEOUT_MS, error))
+    if (!sp_boot_talk_hello(c->talk, c->spec->id, true, AGENT_TIMEOUT_MS, error) ||
+        !set_limits(c, c->spec->shape.cpus, error))
         return false;
     c->record.started = true;
     return sp_record_save(c->spec->run_dir, &c->record, error);

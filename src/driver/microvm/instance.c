@@ -81,8 +81,7 @@ int sp_microvm_connect_agent(struct sp_instance *base, GError **error)
 /* Whether the guest runs. SP_ERROR_NOT_FOUND: it never will again. */
 static bool check_running(const char *run_dir, GError **error)
 {
-    static const char *const over[] = {"guest-panicked", "internal-error", "io-error", "shutdown",
-                                       NULL};
+    static const char *const over[] = {"guest-panicked", "internal-error", "shutdown", NULL};
     struct sp_qmp *qmp = sp_qmp_connect(run_dir, SP_VMM_QMP, QMP_TIMEOUT_MS, error);
     if (!qmp)
         return false;
