@@ -391,7 +391,7 @@ static void test_half_made(struct fixture *f, gconstpointer data)
             f->ops->instance_free(instance);
             g_assert_true(sp_record_save(box.run_dir, &record, &error));
             destroy(f, &box);
-            g_assert_true(sp_pidfd_wait(pidfd, 0));
+            g_assert_true(sp_pidfd_wait(pidfd, 2000));
             close(pidfd);
         }
         g_assert_no_error(error);
