@@ -8,7 +8,7 @@ build=$1
 seconds=$2
 shift 2
 mkdir -p "$build"
-cflags="-std=gnu17 -g -O1 -fno-omit-frame-pointer -D_GNU_SOURCE -DSPACE_VERSION=\"fuzz\" -Isrc
+cflags="-std=gnu17 -g -O1 -fno-omit-frame-pointer -D_GNU_SOURCE -Isrc
     $(pkg-config --cflags glib-2.0 gio-unix-2.0 jansson)"
 libs=$(pkg-config --libs glib-2.0 gio-unix-2.0 jansson)
 

@@ -45,6 +45,7 @@ if is_whole && [ "$(cat "$guest/version")" = "$kernel" ]; then
 fi
 
 mkdir -p "$(dirname "$guest")"
+guest=$(cd "$(dirname "$guest")" && pwd)/$(basename "$guest")
 work=$(mktemp -d "$guest.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
