@@ -1,9 +1,9 @@
 /*
  * Runs a plan's steps inside the new process.
  *
- * The process shares the launcher's memory (CLONE_VM: no page tables are copied, which is most of the cost
- * of a fork), so nothing here may allocate, write a global, or set errno: only sp_raw(). Its kernel
- * state (fds, credentials, mounts, root, umask, signals) is its own.
+ * The process shares the launcher's memory (CLONE_VM: no page tables are copied, which is most of
+ * the cost of a fork), so nothing here may allocate, write a global, or set errno: only sp_raw().
+ * Its kernel state (fds, credentials, mounts, root, umask, signals) is its own.
  */
 #include "driver/launch_child.h"
 
@@ -25,7 +25,8 @@
 #include "os/mount.h"
 #include "os/raw_syscall.h"
 
-/* Any existing directory of the host: the new root covers it in the private mount namespace only. */
+/* Any existing directory of the host: the new root covers it in the private mount namespace only.
+ */
 #define ROOT_PLACE "/tmp"
 #define ATTR_FLAGS (SP_MOUNT_RO | SP_MOUNT_NOSUID | SP_MOUNT_NODEV | SP_MOUNT_NOEXEC)
 #define HIGH_FD (SP_PLAN_MAX_NUMBER + 1)
@@ -59,8 +60,8 @@ CHILD_CODE static long do_root(const struct sp_step *step, int fd)
 CHILD_CODE static long do_bind(const struct sp_step *step)
 {
     unsigned recursive = step->a & SP_BIND_RECURSIVE ? 0x8000u /* AT_RECURSIVE */ : 0;
-    long fd = sp_raw(SYS_open_tree, AT_FDCWD, step->text[1],
-                     SP_OPEN_TREE_CLONE | O_CLOEXEC | recursive);
+    long fd =
+        sp_raw(SYS_open_tree, AT_FDCWD, step->text[1], SP_OPEN_TREE_CLONE | O_CLOEXEC | recursive);
     if (fd < 0)
         return fd == -ENOENT && (step->a & SP_BIND_OPTIONAL) ? 0 : fd;
     long r = set_attr((int)fd, "", step->a & ATTR_FLAGS, AT_EMPTY_PATH | recursive);
@@ -211,8 +212,8 @@ CHILD_CODE static long do_step(const struct sp_launch *launch, const struct sp_s
     }
 }
 
-/* Gives the program its numbers: all sources are first lifted above the target range, so that no target
- * can overwrite a source. */
+/* Gives the program its numbers: all sources are first lifted above the target range, so that no
+ * target can overwrite a source. */
 CHILD_CODE static long place_fds(const struct sp_plan *plan)
 {
     long source[SP_PLAN_MAX_NUMBER + 1];

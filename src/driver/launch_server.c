@@ -1,8 +1,8 @@
 /*
  * The launcher process: receives plans, makes processes, answers.
  *
- * Single-threaded, one request at a time. Children end without becoming zombies (SA_NOCLDWAIT); their
- * pidfds, which the worker holds, tell their end.
+ * Single-threaded, one request at a time. Children end without becoming zombies (SA_NOCLDWAIT);
+ * their pidfds, which the worker holds, tell their end.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -97,13 +97,14 @@ static long map_ids(pid_t pid, uint32_t first, uint32_t count)
 }
 
 /* Reads the plan's seccomp program, so that the child finds it in memory. */
-static long load_seccomp(struct server *server, const struct sp_plan *plan, struct sp_launch *launch)
+static long load_seccomp(struct server *server, const struct sp_plan *plan,
+                         struct sp_launch *launch)
 {
     for (unsigned i = 0; i < plan->n_steps; i++) {
         if (plan->steps[i].kind != SP_STEP_SECCOMP)
             continue;
-        ssize_t n = pread(plan->fds[plan->steps[i].fd].fd, server->program,
-                          sizeof server->program, 0);
+        ssize_t n =
+            pread(plan->fds[plan->steps[i].fd].fd, server->program, sizeof server->program, 0);
         if (n <= 0 || (size_t)n % sizeof server->program[0])
             return n < 0 ? -errno : -EINVAL;
         launch->program = server->program;
@@ -198,8 +199,8 @@ static bool serve_one(struct server *server)
     unsigned n_fds = 0;
     size_t len = 0;
     g_autoptr(GError) error = NULL;
-    if (!sp_fdpass_receive(server->socket, server->message, sizeof server->message, &len, fds, &n_fds,
-                           -1, &error) ||
+    if (!sp_fdpass_receive(server->socket, server->message, sizeof server->message, &len, fds,
+                           &n_fds, -1, &error) ||
         len == 0)
         return false;
     struct sp_launch_request request = {0};
@@ -220,8 +221,8 @@ static bool serve_one(struct server *server)
     for (unsigned i = 0; !plan && i < n_fds; i++)
         close(fds[i]);
     reply.serial = request.serial;
-    bool sent = sp_fdpass_send(server->socket, &reply, sizeof reply, &answer_fd, answer_fd >= 0, 1000,
-                               NULL);
+    bool sent = sp_fdpass_send(server->socket, &reply, sizeof reply, &answer_fd, answer_fd >= 0,
+                               1000, NULL);
     if (answer_fd >= 0)
         close(answer_fd);
     return sent;
@@ -242,7 +243,8 @@ int sp_launcher_main(int socket_fd)
         return EXIT_FAILURE;
     /* Lowest page stays unmapped: an overflow ends the process instead of writing elsewhere. */
     long page = sysconf(_SC_PAGESIZE);
-    char *area = mmap(NULL, STACK_BYTES + (size_t)page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *area =
+        mmap(NULL, STACK_BYTES + (size_t)page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (area == MAP_FAILED || mprotect(area + page, STACK_BYTES, PROT_READ | PROT_WRITE) < 0)
         return EXIT_FAILURE;
     struct server *server = g_new0(struct server, 1);

@@ -22,8 +22,8 @@ extern char **environ;
 
 struct sp_launcher {
     char *self_exe;
-    /* Guards the rest. Held across a whole request: the launcher does one at a time anyway, and every
-     * wait under it has a deadline. */
+    /* Guards the rest. Held across a whole request: the launcher does one at a time anyway, and
+     * every wait under it has a deadline. */
     GMutex lock;
     int socket; /* -1: down */
     pid_t pid;
@@ -156,11 +156,11 @@ static bool receive(struct sp_launcher *launcher, struct sp_launch_reply *ret_re
     return false;
 }
 
-/* One request and its reply. A launcher that fails in between is taken down; a next call starts another.
- * Nothing is repeated here: whether the process was made is not known, its cgroup tells. */
+/* One request and its reply. A launcher that fails in between is taken down; a next call starts
+ * another. Nothing is repeated here: whether the process was made is not known, its cgroup tells.
+ */
 static bool exchange(struct sp_launcher *launcher, GByteArray *message, const int *fds,
-                     unsigned n_fds, struct sp_launch_reply *ret_reply, int *ret_fd,
-                     GError **error)
+                     unsigned n_fds, struct sp_launch_reply *ret_reply, int *ret_fd, GError **error)
 {
     g_mutex_lock(&launcher->lock);
     bool ok = bring_up(launcher, error);

@@ -3,9 +3,10 @@
  * threaded worker never forks.
  *
  * `space launcher` (hidden) is exec'd by the worker with one end of a SOCK_SEQPACKET pair as fd
- * SP_LAUNCHER_FD. A request is an encoded plan with its fds (SCM_RIGHTS, unix(7)); the answer is pid and
- * pidfd, or the step that failed and its errno. The launcher ends when its socket closes. What it has
- * started lives on, holds none of its fds, and is reaped by it (or by init after its end).
+ * SP_LAUNCHER_FD. A request is an encoded plan with its fds (SCM_RIGHTS, unix(7)); the answer is
+ * pid and pidfd, or the step that failed and its errno. The launcher ends when its socket closes.
+ * What it has started lives on, holds none of its fds, and is reaped by it (or by init after its
+ * end).
  *
  * Host pids: the launcher shares the worker's pid namespace.
  */
@@ -22,17 +23,18 @@
 
 struct sp_launcher;
 
-/* Starts the launcher: self_exe is exec'd as { "space", "launcher" }. Tests pass their own binary, whose
- * main() calls sp_launcher_main(SP_LAUNCHER_FD) when argv[1] is "launcher". */
+/* Starts the launcher: self_exe is exec'd as { "space", "launcher" }. Tests pass their own binary,
+ * whose main() calls sp_launcher_main(SP_LAUNCHER_FD) when argv[1] is "launcher". */
 struct sp_launcher *sp_launcher_start(const char *self_exe, GError **error);
 /* Ends and reaps the launcher, not what it has started. NULL is fine. */
 void sp_launcher_stop(struct sp_launcher *launcher);
 SP_DEFINE_CLEANUP(struct sp_launcher, sp_launcher_stop)
 
-/* Starts the process of a plan and returns when it has exec'd its program: host pid, and a pidfd that the
- * caller closes (readable at the end of the process; pidfd_open(2)). On failure there is no process, and
- * the error names the step ("sbx_…: step 7 (mount proc at /proc): Operation not permitted").
- * Thread-safe (calls queue up); at most SP_LAUNCH_TIMEOUT_MS. A dead launcher is started again. */
+/* Starts the process of a plan and returns when it has exec'd its program: host pid, and a pidfd
+ * that the caller closes (readable at the end of the process; pidfd_open(2)). On failure there is
+ * no process, and the error names the step ("sbx_…: step 7 (mount proc at /proc): Operation not
+ * permitted"). Thread-safe (calls queue up); at most SP_LAUNCH_TIMEOUT_MS. A dead launcher is
+ * started again. */
 bool sp_launcher_spawn(struct sp_launcher *launcher, const struct sp_plan *plan, pid_t *ret_pid,
                        int *ret_pidfd, GError **error);
 #define SP_LAUNCH_TIMEOUT_MS 20000

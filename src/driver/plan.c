@@ -52,9 +52,8 @@ static struct sp_step *add_step(struct sp_plan *plan, enum sp_step_kind kind, co
 {
     g_assert(plan->n_steps < SP_PLAN_MAX_STEPS);
     struct sp_step *step = &plan->steps[plan->n_steps++];
-    *step = (struct sp_step){.kind = kind,
-                             .fd = -1,
-                             .text = {g_strdup(text0), g_strdup(text1), g_strdup(text2)}};
+    *step = (struct sp_step){
+        .kind = kind, .fd = -1, .text = {g_strdup(text0), g_strdup(text1), g_strdup(text2)}};
     return step;
 }
 
@@ -115,8 +114,8 @@ void sp_plan_attach(struct sp_plan *plan, const char *label, int fd, const char 
     add_step(plan, SP_STEP_ATTACH, target, NULL, NULL)->fd = index;
 }
 
-void sp_plan_mount(struct sp_plan *plan, const char *type, const char *target,
-                   const char *options, unsigned flags)
+void sp_plan_mount(struct sp_plan *plan, const char *type, const char *target, const char *options,
+                   unsigned flags)
 {
     add_step(plan, SP_STEP_MOUNT, target, type, options)->a = flags;
 }

@@ -1,12 +1,13 @@
 /*
  * A plan: how one process is to be started, as a pure value.
  *
- * A driver builds a plan without touching the system; plans are compared with golden files as text. The
- * launcher (driver/launcher.h) carries it out: first the *parent* part (namespaces, uid map, cgroups), then
- * the steps in the new process, in the order they were added, then exec. A failure names the step.
+ * A driver builds a plan without touching the system; plans are compared with golden files as text.
+ * The launcher (driver/launcher.h) carries it out: first the *parent* part (namespaces, uid map,
+ * cgroups), then the steps in the new process, in the order they were added, then exec. A failure
+ * names the step.
  *
- * File descriptors are part of a plan: taken (the plan closes them when it is freed) or borrowed. They
- * may be -1 in a plan that is only dumped.
+ * File descriptors are part of a plan: taken (the plan closes them when it is freed) or borrowed.
+ * They may be -1 in a plan that is only dumped.
  *
  * The usual order of steps:
  *
@@ -14,8 +15,8 @@
  *     sp_plan_private_mounts()
  *     sp_plan_root_fd() / _root_tmpfs()  the new root is mounted and is the working directory
  *     … relative targets: sp_plan_mkdir("usr"), sp_plan_bind("/usr", "usr") with host sources …
- *     sp_plan_pivot()                    now "/" is the new root; the old one can still be dropped only
- *     … absolute targets: sp_plan_mount("proc", "/proc") …   (links resolve inside the new root)
+ *     sp_plan_pivot()                    now "/" is the new root, the old one is hidden
+ *     … absolute targets: sp_plan_mount("proc", "/proc") …  (links resolve in the new root)
  *     sp_plan_drop_old_root()
  *     hostname, lo, rlimits, capabilities, become, no_new_privs, seccomp
  *     sp_plan_pass_fd(), sp_plan_exec()  (their place does not matter: always last)
@@ -59,7 +60,7 @@ void sp_plan_free(struct sp_plan *plan); /* closes the taken fds; NULL is fine *
 const char *sp_plan_name(const struct sp_plan *plan);
 SP_DEFINE_CLEANUP(struct sp_plan, sp_plan_free)
 
-/* --- the parent's part -------------------------------------------------------------------------- */
+/* --- the parent's part --- */
 
 /* CLONE_NEWUSER, CLONE_NEWNS, … of clone(2). CLONE_NEWCGROUP is done by the child, after it is in
  * its cgroup. */
@@ -68,25 +69,26 @@ void sp_plan_namespaces(struct sp_plan *plan, uint64_t clone_flags);
 void sp_plan_map_ids(struct sp_plan *plan, uint32_t host_first, uint32_t count);
 /* The process starts in this cgroup (os/cgroup.h): opens what is needed and takes the fds. */
 bool sp_plan_join_cgroup(struct sp_plan *plan, const struct sp_cgroup *cgroup, GError **error);
-/* The same by hand: a cgroup2 directory (clone3(2) CLONE_INTO_CGROUP), and `tasks` files open for writing
- * (v1 hierarchies, at most SP_CGROUP_MAX_ATTACH), to which the process writes "0" first of all. Takes
- * the fd. */
+/* The same by hand: a cgroup2 directory (clone3(2) CLONE_INTO_CGROUP), and `tasks` files open for
+ * writing (v1 hierarchies, at most SP_CGROUP_MAX_ATTACH), to which the process writes "0" first of
+ * all. Takes the fd. */
 void sp_plan_cgroup_dir(struct sp_plan *plan, const char *label, int fd);
 void sp_plan_cgroup_procs(struct sp_plan *plan, const char *label, int fd);
 
-/* --- steps: mounts ------------------------------------------------------------------------------ */
+/* --- steps: mounts --- */
 
 /* Every mount of the new mount namespace becomes private. First of all mount steps. */
 void sp_plan_private_mounts(struct sp_plan *plan);
-/* A detached mount (fsmount(2), open_tree(2)) becomes the new root and the working directory. Takes fd. */
+/* A detached mount (fsmount(2), open_tree(2)) becomes the new root and the working directory. Takes
+ * fd. */
 void sp_plan_root_fd(struct sp_plan *plan, const char *label, int fd);
 /* A new tmpfs becomes the new root and the working directory. options: "size=1m,mode=755". */
 void sp_plan_root_tmpfs(struct sp_plan *plan, const char *options);
 /* Attaches a detached mount to an existing place. Takes fd. */
 void sp_plan_attach(struct sp_plan *plan, const char *label, int fd, const char *target);
 /* mount(2) of a file system without a device: "proc", "tmpfs", "devpts". options may be NULL. */
-void sp_plan_mount(struct sp_plan *plan, const char *type, const char *target,
-                   const char *options, unsigned flags);
+void sp_plan_mount(struct sp_plan *plan, const char *type, const char *target, const char *options,
+                   unsigned flags);
 /* Binds a path onto an existing file or directory, with SP_MOUNT_* and SP_BIND_* flags. source is
  * looked up in the mount namespace as it is at this step. */
 void sp_plan_bind(struct sp_plan *plan, const char *source, const char *target, unsigned flags);
@@ -102,7 +104,7 @@ void sp_plan_drop_old_root(struct sp_plan *plan);
 /* Makes the mount at path read-only (mount_setattr(2)): a tmpfs root, once it is filled. */
 void sp_plan_remount(struct sp_plan *plan, const char *path, unsigned flags);
 
-/* --- steps: everything else --------------------------------------------------------------------- */
+/* --- steps: everything else --- */
 
 void sp_plan_hostname(struct sp_plan *plan, const char *hostname);
 void sp_plan_lo_up(struct sp_plan *plan);
@@ -115,13 +117,14 @@ void sp_plan_become(struct sp_plan *plan, uint32_t uid, uint32_t gid);
  * process's own sets to keep (0: none at all). capabilities(7). */
 void sp_plan_capabilities(struct sp_plan *plan, uint64_t keep);
 void sp_plan_no_new_privs(struct sp_plan *plan);
-/* A file that holds a BPF program (os/seccomp.h). Borrowed: the fd must live as long as the plan. */
+/* A file that holds a BPF program (os/seccomp.h). Borrowed: the fd must live as long as the plan.
+ */
 void sp_plan_seccomp(struct sp_plan *plan, const char *label, int borrowed_fd);
 
-/* --- steps: the program ------------------------------------------------------------------------- */
+/* --- steps: the program --- */
 
-/* The program gets this fd as `number` (0…SP_PLAN_MAX_NUMBER). Numbers 0, 1, 2 that are not passed are
- * /dev/null, opened inside the new root when it has one. No other fd reaches the program. */
+/* The program gets this fd as `number` (0…SP_PLAN_MAX_NUMBER). Numbers 0, 1, 2 that are not passed
+ * are /dev/null, opened inside the new root when it has one. No other fd reaches the program. */
 void sp_plan_pass_fd(struct sp_plan *plan, const char *label, int fd, int number); /* takes fd */
 void sp_plan_pass_fd_borrowed(struct sp_plan *plan, const char *label, int fd, int number);
 /* Working directory of the program; "/" when not given. */
@@ -131,9 +134,10 @@ void sp_plan_chdir(struct sp_plan *plan, const char *path);
 void sp_plan_exec(struct sp_plan *plan, const char *path, const char *const *argv,
                   const char *const *env);
 
-/* --- as text, as bytes -------------------------------------------------------------------------- */
+/* --- as text, as bytes --- */
 
-/* One line a step, ends with a newline; fds by label. For golden tests and logs. Free with g_free(). */
+/* One line a step, ends with a newline; fds by label. For golden tests and logs. Free with
+ * g_free(). */
 char *sp_plan_dump(const struct sp_plan *plan);
 /* The dump's line of step `index` (as reported by a failed launch). Free with g_free(). */
 char *sp_plan_describe_step(const struct sp_plan *plan, unsigned index);

@@ -105,9 +105,17 @@ static void append_step(GString *out, const struct sp_plan *plan, const struct s
 char *sp_plan_describe_step(const struct sp_plan *plan, unsigned index)
 {
     static const char *const places[] = {
-        "launch request",    "read the seccomp program", "clone3",   "map ids",
-        "join the cgroup",   "set-up within its time",   "set-up (the process was killed)",
-        "drop capabilities", "pass fds",                 "chdir",    "exec",
+        "launch request",
+        "read the seccomp program",
+        "clone3",
+        "map ids",
+        "join the cgroup",
+        "set-up within its time",
+        "set-up (the process was killed)",
+        "drop capabilities",
+        "pass fds",
+        "chdir",
+        "exec",
     };
     if (index >= SP_LAUNCH_REQUEST && index - SP_LAUNCH_REQUEST < G_N_ELEMENTS(places)) {
         const char *place = places[index - SP_LAUNCH_REQUEST];

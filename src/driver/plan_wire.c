@@ -1,6 +1,6 @@
 /*
- * A plan as bytes. Both ends are the same executable, so the machine's own byte order serves; the decoder
- * checks all the same, so that a bug here ends in an error and not in a wild step.
+ * A plan as bytes. Both ends are the same executable, so the machine's own byte order serves; the
+ * decoder checks all the same, so that a bug here ends in an error and not in a wild step.
  */
 #include <string.h>
 
@@ -77,8 +77,9 @@ bool sp_plan_encode(const struct sp_plan *plan, GByteArray *ret_bytes, int ret_f
     *ret_n_fds = plan->n_fds;
     if (out->len <= SP_PLAN_MAX_BYTES)
         return true;
-    g_set_error(error, SP_ERROR, SP_ERROR_INVALID_REQUEST, "%s: the plan has %u bytes, at most %d fit",
-                plan->name, out->len, SP_PLAN_MAX_BYTES);
+    g_set_error(error, SP_ERROR, SP_ERROR_INVALID_REQUEST,
+                "%s: the plan has %u bytes, at most %d fit", plan->name, out->len,
+                SP_PLAN_MAX_BYTES);
     return false;
 }
 

@@ -68,8 +68,8 @@ bool sp_record_load(const char *run_dir, struct sp_record *ret, GError **error)
     GError *cause = NULL;
     if (!g_key_file_load_from_file(file, path, G_KEY_FILE_NONE, &cause)) {
         bool missing = g_error_matches(cause, G_FILE_ERROR, G_FILE_ERROR_NOENT);
-        g_set_error(error, SP_ERROR, missing ? SP_ERROR_NOT_FOUND : SP_ERROR_INTERNAL, "%s: %s", path,
-                    cause->message);
+        g_set_error(error, SP_ERROR, missing ? SP_ERROR_NOT_FOUND : SP_ERROR_INTERNAL, "%s: %s",
+                    path, cause->message);
         g_error_free(cause);
         return false;
     }
@@ -168,8 +168,8 @@ int sp_record_open_process(const struct sp_record *record, GError **error)
                     record->pid ? "the host was restarted" : "it was never started");
         return -1;
     }
-    /* The pidfd first: then the start time is read of the very process that the pidfd holds, or of a later one
-     * (with a later start time), never the other way round. */
+    /* The pidfd first: then the start time is read of the very process that the pidfd holds, or of
+     * a later one (with a later start time), never the other way round. */
     int fd = sp_pidfd_open(record->pid, error);
     if (fd < 0)
         return -1;

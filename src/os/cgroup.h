@@ -9,7 +9,8 @@
  *             <mount>/{memory,pids,cpu}/<root>/<name>     limits, memory use, OOM counter
  *     v1      <mount>/{memory,pids,cpu,freezer,cpuacct}/<root>/<name>
  *
- * A struct sp_cgroup is a handle without state of its own: it can be made at any time from the name.
+ * A struct sp_cgroup is a handle without state of its own: it can be made at any time from the
+ * name.
  */
 #pragma once
 
@@ -44,18 +45,18 @@ struct sp_cgroup_usage {
 
 /* What a starting process needs to be born in a group. */
 struct sp_cgroup_attach {
-    int dir_fd;                          /* cgroup2 directory for CLONE_INTO_CGROUP, or -1 */
-    /* `tasks` files of the v1 hierarchies, O_WRONLY: the new process, while it has one thread, writes
-     * "0" to each. The kernel then takes no global lock, unlike for a write to cgroup.procs or of
-     * another's pid, which waits 10 ms and more now and then (cgroup_procs_write_start() in
+    int dir_fd; /* cgroup2 directory for CLONE_INTO_CGROUP, or -1 */
+    /* `tasks` files of the v1 hierarchies, O_WRONLY: the new process, while it has one thread,
+     * writes "0" to each. The kernel then takes no global lock, unlike for a write to cgroup.procs
+     * or of another's pid, which waits 10 ms and more now and then (cgroup_procs_write_start() in
      * kernel/cgroup/cgroup.c). */
     int procs_fds[SP_CGROUP_MAX_ATTACH];
     unsigned n_procs;
 };
 
-/* Finds the layout. mount_point NULL: /sys/fs/cgroup. root: name of the installation's group, made at the
- * first sp_cgroup_create(). Fails with SP_ERROR_UNSUPPORTED, reason in words, when memory, pids or cpu
- * cannot be limited. */
+/* Finds the layout. mount_point NULL: /sys/fs/cgroup. root: name of the installation's group, made
+ * at the first sp_cgroup_create(). Fails with SP_ERROR_UNSUPPORTED, reason in words, when memory,
+ * pids or cpu cannot be limited. */
 struct sp_cgroups *sp_cgroups_open(const char *mount_point, const char *root, GError **error);
 /* For unit tests: `folder` holds plain files instead of a cgroup file system. */
 struct sp_cgroups *sp_cgroups_open_fake(const char *folder, const char *root, GError **error);
@@ -68,8 +69,8 @@ bool sp_cgroups_remove_root(struct sp_cgroups *cgroups, GError **error);
 /* Names of all groups of the installation; free with g_strfreev(). */
 char **sp_cgroups_list(const struct sp_cgroups *cgroups);
 
-/* A handle; neither looks whether the group exists nor makes it. Never fails on a valid name (no '/',
- * no leading dot); cgroups must outlive it. */
+/* A handle; neither looks whether the group exists nor makes it. Never fails on a valid name (no
+ * '/', no leading dot); cgroups must outlive it. */
 struct sp_cgroup *sp_cgroup_new(struct sp_cgroups *cgroups, const char *name);
 void sp_cgroup_free(struct sp_cgroup *cgroup);
 SP_DEFINE_CLEANUP(struct sp_cgroup, sp_cgroup_free)
@@ -96,8 +97,8 @@ bool sp_cgroup_freeze(struct sp_cgroup *cgroup, bool frozen, int timeout_ms, GEr
 /* Kills every process of the group and of groups below and waits until none is left. True when
  * the group does not exist. */
 bool sp_cgroup_kill(struct sp_cgroup *cgroup, int timeout_ms, GError **error);
-/* Removes the group and those below it; no process may be in it. Waits for the kernel's clean-up. True
- * when it does not exist. */
+/* Removes the group and those below it; no process may be in it. Waits for the kernel's clean-up.
+ * True when it does not exist. */
 bool sp_cgroup_remove(struct sp_cgroup *cgroup, int timeout_ms, GError **error);
 
 bool sp_cgroup_usage(const struct sp_cgroup *cgroup, struct sp_cgroup_usage *ret, GError **error);

@@ -75,8 +75,8 @@ static bool has_word(const char *text, const char *word)
     return g_strv_contains((const char *const *)words, word);
 }
 
-/* A hierarchy of `mount` with its links resolved (on many hosts "cpu" is a link to "cpu,cpuacct"), when it
- * is a cgroup file system. */
+/* A hierarchy of `mount` with its links resolved (on many hosts "cpu" is a link to "cpu,cpuacct"),
+ * when it is a cgroup file system. */
 static char *find_hierarchy(const char *mount, const char *name, bool fake, __fsword_t magic)
 {
     g_autofree char *path = *name ? g_build_filename(mount, name, NULL) : g_strdup(mount);

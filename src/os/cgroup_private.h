@@ -25,7 +25,8 @@ bool sp_cgroup_write(const struct sp_cgroups *cgroups, const char *dir, const ch
                      const char *text, bool optional, GError **error);
 /* Reads a small file; free with g_free(). NULL with *error set (SP_ERROR_NOT_FOUND if missing). */
 char *sp_cgroup_read(const char *dir, const char *file, GError **error);
-/* The number behind "key " on its line, or of the whole file for key NULL; fallback if there is none. */
+/* The number behind "key " on its line, or of the whole file for key NULL; fallback if there is
+ * none. */
 int64_t sp_cgroup_read_number(const char *dir, const char *file, const char *key, int64_t fallback);
 /* Makes the installation's group in every hierarchy, with controllers enabled for those below. */
 bool sp_cgroups_ensure_root(const struct sp_cgroups *cgroups, GError **error);

@@ -1,4 +1,5 @@
-/* Scope-bound release of what GLib's g_autoptr does not know: plain structs and file descriptors. */
+/* Scope-bound release of what GLib's g_autoptr does not know: plain structs and file descriptors.
+ */
 #pragma once
 
 #include <unistd.h>

@@ -24,7 +24,8 @@ static bool wait_for(int fd, short events, int timeout_ms, GError **error)
         if (n > 0)
             return true;
         if (n == 0) {
-            g_set_error(error, SP_ERROR, SP_ERROR_UNAVAILABLE, "no answer within %d ms", timeout_ms);
+            g_set_error(error, SP_ERROR, SP_ERROR_UNAVAILABLE, "no answer within %d ms",
+                        timeout_ms);
             return false;
         }
         if (errno != EINTR) {

@@ -33,7 +33,8 @@ int sp_mount_new(const char *type, const char *const *options, unsigned attr, GE
     int ret = -1;
     for (size_t i = 0; options && options[i]; i += 2) {
         const char *value = options[i + 1];
-        if (syscall(SYS_fsconfig, fs, value ? CONFIG_STRING : CONFIG_FLAG, options[i], value, 0) < 0) {
+        if (syscall(SYS_fsconfig, fs, value ? CONFIG_STRING : CONFIG_FLAG, options[i], value, 0) <
+            0) {
             explain(fs, errno, type, options[i], error);
             goto out;
         }
@@ -70,8 +71,8 @@ int sp_mount_clone(int dirfd, const char *path, bool recursive, GError **error)
 
 bool sp_mount_set(int mount_fd, unsigned attr, int userns_fd, GError **error)
 {
-    struct sp_mount_attr a = {
-        .attr_set = attr, .userns_fd = attr & SP_ATTR_IDMAP ? (uint64_t)userns_fd : 0};
+    struct sp_mount_attr a = {.attr_set = attr,
+                              .userns_fd = attr & SP_ATTR_IDMAP ? (uint64_t)userns_fd : 0};
     if (syscall(SYS_mount_setattr, mount_fd, "", AT_EMPTY_PATH, &a, sizeof a) == 0)
         return true;
     sp_error_set_errno(error, SP_ERROR_INTERNAL, errno, "mount_setattr 0x%x", attr);

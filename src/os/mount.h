@@ -1,7 +1,7 @@
 /*
- * The mount API by file descriptors: fsopen(2), fsconfig(2), fsmount(2), open_tree(2), move_mount(2),
- * mount_setattr(2). Linux 5.12 and newer; called by number, since Debian 12's libc has wrappers but
- * not all constants.
+ * The mount API by file descriptors: fsopen(2), fsconfig(2), fsmount(2), open_tree(2),
+ * move_mount(2), mount_setattr(2). Linux 5.12 and newer; called by number, since Debian 12's libc
+ * has wrappers but not all constants.
  *
  * A "detached mount" is an fd of a mount that is in no tree: it goes away with its last fd, leaves
  * nothing behind after a crash, and can be passed to another process.
@@ -33,8 +33,8 @@ struct sp_mount_attr { /* struct mount_attr of mount_setattr(2) */
 int sp_mount_new(const char *type, const char *const *options, unsigned attr, GError **error);
 /* Whether the kernel has this file system (its module may be loaded by the question). */
 bool sp_mount_supported(const char *type);
-/* A detached copy of the mount at dirfd/path (only that mount, or all below with recursive). path ""
- * means dirfd itself. A copy of a detached mount needs Linux 6.15. -1 on failure. */
+/* A detached copy of the mount at dirfd/path (only that mount, or all below with recursive). path
+ * "" means dirfd itself. A copy of a detached mount needs Linux 6.15. -1 on failure. */
 int sp_mount_clone(int dirfd, const char *path, bool recursive, GError **error);
 /* Adds attributes to a mount; with SP_ATTR_IDMAP its ids are seen through userns_fd. */
 bool sp_mount_set(int mount_fd, unsigned attr, int userns_fd, GError **error);

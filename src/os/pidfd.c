@@ -70,7 +70,8 @@ bool sp_process_start_ticks(pid_t pid, uint64_t *ret_ticks, GError **error)
         return false;
     }
     text[n] = '\0';
-    /* The name (field 2) may hold spaces and parentheses: count from the last one. Field 3 follows. */
+    /* The name (field 2) may hold spaces and parentheses: count from the last one. Field 3 follows.
+     */
     const char *at = strrchr(text, ')');
     for (int field = 2; at && field < 22; field++) {
         at = strchr(at, ' ');

@@ -16,6 +16,6 @@ bool sp_pidfd_signal(int pidfd, int signal, GError **error);
 bool sp_pidfd_wait(int pidfd, int timeout_ms);
 /* SIGKILL and wait. SP_ERROR_INTERNAL when it still runs after timeout_ms. */
 bool sp_pidfd_kill(int pidfd, int timeout_ms, GError **error);
-/* Field 22 of /proc/<pid>/stat, clock ticks after boot: with the pid and the boot id it names a process
- * for ever. SP_ERROR_NOT_FOUND when there is no such process. */
+/* Field 22 of /proc/<pid>/stat, clock ticks after boot: with the pid and the boot id it names a
+ * process for ever. SP_ERROR_NOT_FOUND when there is no such process. */
 bool sp_process_start_ticks(pid_t pid, uint64_t *ret_ticks, GError **error);

@@ -2,8 +2,8 @@
  * System calls without libc: no errno, no TLS, no cancellation points.
  *
  * For the moment between clone3(CLONE_VM) and execve, when two processes share one memory: libc's
- * wrappers would write the other one's errno. syscall(2) lists the calling conventions. The result is the
- * kernel's: negative errno on failure.
+ * wrappers would write the other one's errno. syscall(2) lists the calling conventions. The result
+ * is the kernel's: negative errno on failure.
  */
 #pragma once
 
@@ -24,7 +24,8 @@ static inline long sp_raw6(long nr, long a, long b, long c, long d, long e, long
     return ret;
 }
 
-/* clone3(2) with CLONE_VM and a stack in args: the child calls fn(arg) there, which must not return. */
+/* clone3(2) with CLONE_VM and a stack in args: the child calls fn(arg) there, which must not
+ * return. */
 static inline long sp_raw_clone3(void *args, unsigned long size, void (*fn)(void *), void *arg)
 {
     long ret;

@@ -15,8 +15,8 @@
 
 #include "base/error.h"
 
-/* The first system call number that was not reviewed (the numbers of new calls are the same on every
- * architecture). 456 is futex_requeue, Linux 6.7. */
+/* The first system call number that was not reviewed (the numbers of new calls are the same on
+ * every architecture). 456 is futex_requeue, Linux 6.7. */
 #define FIRST_UNKNOWN 457
 
 #ifndef CLONE_NEWTIME
@@ -26,24 +26,77 @@
 /* By name, since not every architecture has each. */
 static const char *const refused[] = {
     /* mounts and roots */
-    "mount", "umount", "umount2", "pivot_root", "fsopen", "fsconfig", "fsmount", "fspick",
-    "open_tree", "move_mount", "mount_setattr",
+    "mount",
+    "umount",
+    "umount2",
+    "pivot_root",
+    "fsopen",
+    "fsconfig",
+    "fsmount",
+    "fspick",
+    "open_tree",
+    "move_mount",
+    "mount_setattr",
     /* namespaces */
-    "setns", "unshare",
+    "setns",
+    "unshare",
     /* kernel programs, tracing, queues with a history */
-    "bpf", "perf_event_open", "io_uring_setup", "io_uring_enter", "io_uring_register",
-    "userfaultfd", "kcmp", "lookup_dcookie", "fanotify_init",
+    "bpf",
+    "perf_event_open",
+    "io_uring_setup",
+    "io_uring_enter",
+    "io_uring_register",
+    "userfaultfd",
+    "kcmp",
+    "lookup_dcookie",
+    "fanotify_init",
     /* keyrings: not namespaced for other users' keys */
-    "add_key", "request_key", "keyctl",
+    "add_key",
+    "request_key",
+    "keyctl",
     /* file handles go around path checks */
-    "open_by_handle_at", "name_to_handle_at",
+    "open_by_handle_at",
+    "name_to_handle_at",
     /* the host as a whole */
-    "init_module", "finit_module", "delete_module", "create_module", "kexec_load",
-    "kexec_file_load", "reboot", "swapon", "swapoff", "settimeofday", "clock_settime",
-    "clock_adjtime", "adjtimex", "stime", "acct", "quotactl", "quotactl_fd", "syslog", "iopl",
-    "ioperm", "modify_ldt", "vm86", "vm86old", "nfsservctl", "_sysctl", "uselib", "ustat",
-    "sysfs", "vhangup", "get_kernel_syms", "query_module", "migrate_pages", "move_pages", "mbind",
-    "set_mempolicy", "set_mempolicy_home_node", "memfd_secret", "mknod", "mknodat",
+    "init_module",
+    "finit_module",
+    "delete_module",
+    "create_module",
+    "kexec_load",
+    "kexec_file_load",
+    "reboot",
+    "swapon",
+    "swapoff",
+    "settimeofday",
+    "clock_settime",
+    "clock_adjtime",
+    "adjtimex",
+    "stime",
+    "acct",
+    "quotactl",
+    "quotactl_fd",
+    "syslog",
+    "iopl",
+    "ioperm",
+    "modify_ldt",
+    "vm86",
+    "vm86old",
+    "nfsservctl",
+    "_sysctl",
+    "uselib",
+    "ustat",
+    "sysfs",
+    "vhangup",
+    "get_kernel_syms",
+    "query_module",
+    "migrate_pages",
+    "move_pages",
+    "mbind",
+    "set_mempolicy",
+    "set_mempolicy_home_node",
+    "memfd_secret",
+    "mknod",
+    "mknodat",
 };
 
 static const unsigned new_namespaces[] = {
@@ -122,8 +175,8 @@ static bool add_sockets(scmp_filter_ctx ctx, GError **error)
            add(ctx, SCMP_ACT_ERRNO(EPROTONOSUPPORT), SCMP_SYS(socket), 2, netlink, error);
 }
 
-/* Puts "number >= FIRST_UNKNOWN: ENOSYS" in front of an exported program; libseccomp has no rule for a
- * range of numbers. x32 numbers are above it too. */
+/* Puts "number >= FIRST_UNKNOWN: ENOSYS" in front of an exported program; libseccomp has no rule
+ * for a range of numbers. x32 numbers are above it too. */
 static bool finish(int blob, GError **error)
 {
     const struct sock_filter head[] = {

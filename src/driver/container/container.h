@@ -1,10 +1,10 @@
 /*
  * The container tier: Linux namespaces around space-agent, without a runtime program.
  *
- * A sandbox is: a cgroup named by its id, a writable layer (disk/layer.h), an overlay root of that layer on
- * the shared image with the ids of its slot, and one process tree in namespaces of its own whose PID 1 is
- * the agent. In the run directory: instance.ini (driver/record.h), agent.sock, and for a moment on kernels
- * before 6.15 the mount point `lower`.
+ * A sandbox is: a cgroup named by its id, a writable layer (disk/layer.h), an overlay root of that
+ * layer on the shared image with the ids of its slot, and one process tree in namespaces of its own
+ * whose PID 1 is the agent. In the run directory: instance.ini (driver/record.h), agent.sock, and
+ * for a moment on kernels before 6.15 the mount point `lower`.
  *
  * This header is private to the folder.
  */
@@ -54,10 +54,10 @@ struct sp_container {
     int pidfd;
 };
 
-/* --- plan.c: pure -------------------------------------------------------------------------------- */
+/* --- plan.c: pure --- */
 
-/* fds of the plan; all but seccomp become the plan's. -1 leaves out cgroup and oom (and in golden tests
- * stands for an fd). */
+/* fds of the plan; all but seccomp become the plan's. -1 leaves out cgroup and oom (and in golden
+ * tests stands for an fd). */
 struct sp_container_fds {
     int root;   /* detached overlay */
     int dev;    /* detached copy of the /dev template */
@@ -72,18 +72,18 @@ struct sp_plan *sp_container_plan(const struct sp_driver_spec *spec,
 /* The steps of namespaces and privileges only, on an empty root: what probe() tries out. */
 struct sp_plan *sp_container_probe_plan(const struct sp_container_fds *fds);
 
-/* --- dev.c --------------------------------------------------------------------------------------- */
+/* --- dev.c --- */
 
-/* The read-only /dev that all sandboxes share: device nodes, links, mount points, the agent. Without
- * `attached` it is a detached mount that ends with this process; copies of such need Linux 6.15. With it,
- * it is attached at <state>/run/container-dev until it is freed. */
+/* The read-only /dev that all sandboxes share: device nodes, links, mount points, the agent.
+ * Without `attached` it is a detached mount that ends with this process; copies of such need
+ * Linux 6.15. With it, it is attached at <state>/run/container-dev until it is freed. */
 struct sp_container_dev *sp_container_dev_new(const char *state_dir, const char *agent_path,
                                               bool attached, GError **error);
 void sp_container_dev_free(struct sp_container_dev *dev);
 /* A detached copy; the caller closes. */
 int sp_container_dev_clone(const struct sp_container_dev *dev, GError **error);
 
-/* --- root.c -------------------------------------------------------------------------------------- */
+/* --- root.c --- */
 
 struct sp_container_root {
     const char *image;   /* mount point */
@@ -92,11 +92,11 @@ struct sp_container_root {
     int idmap_fd;
     bool attach; /* the lower layer is attached while the overlay is made (before Linux 6.15) */
 };
-/* The overlay root as a detached mount. Its options, which the sandbox can read in mountinfo, hold no
- * path of the host. -1 on failure. */
+/* The overlay root as a detached mount. Its options, which the sandbox can read in mountinfo, hold
+ * no path of the host. -1 on failure. */
 int sp_container_root_new(const struct sp_container_root *root, GError **error);
 
-/* --- parts.c: what is made at first use ---------------------------------------------------------- */
+/* --- parts.c: what is made at first use --- */
 
 /* Borrowed from the driver; thread-safe. */
 struct sp_cgroups *sp_container_cgroups(struct sp_container_driver *driver, GError **error);
@@ -106,7 +106,7 @@ int sp_container_clone_dev(struct sp_container_driver *driver, GError **error);
 int sp_container_idmap(struct sp_container_driver *driver, unsigned slot, GError **error);
 void sp_container_parts_clear(struct sp_container_driver *driver);
 
-/* --- create.c, destroy.c, link.c, probe.c -------------------------------------------------------- */
+/* --- create.c, destroy.c, link.c, probe.c --- */
 
 struct sp_instance *sp_container_create(struct sp_driver *driver, const struct sp_driver_spec *spec,
                                         sp_step_fn step, void *user, GError **error);

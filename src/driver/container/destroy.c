@@ -18,8 +18,8 @@ static bool remove_file(const char *run_dir, const char *name, GError **error)
     return false;
 }
 
-/* The cgroup holds every process from its first moment on; the recorded process is a second way, for a
- * cgroup that someone has removed or emptied. */
+/* The cgroup holds every process from its first moment on; the recorded process is a second way,
+ * for a cgroup that someone has removed or emptied. */
 static bool end_processes(struct sp_cgroup *cgroup, const struct sp_record *record, GError **error)
 {
     if (cgroup && !sp_cgroup_kill(cgroup, SP_CONTAINER_END_MS, error))

@@ -13,8 +13,8 @@ struct sp_container_dev {
     char *path; /* where it is attached, NULL when it is not */
 };
 
-/* /dev/tty stays, although CRIU cannot dump a shell that keeps it open (terminals inside matter more now;
- * a checkpointing sandbox would leave it out). */
+/* /dev/tty stays, although CRIU cannot dump a shell that keeps it open (terminals inside matter
+ * more now; a checkpointing sandbox would leave it out). */
 static const struct {
     const char *name;
     unsigned major, minor;
@@ -23,8 +23,10 @@ static const struct {
 
 static const struct {
     const char *name, *to;
-} links[] = {{"fd", "/proc/self/fd"},       {"stdin", "/proc/self/fd/0"},
-             {"stdout", "/proc/self/fd/1"}, {"stderr", "/proc/self/fd/2"},
+} links[] = {{"fd", "/proc/self/fd"},
+             {"stdin", "/proc/self/fd/0"},
+             {"stdout", "/proc/self/fd/1"},
+             {"stderr", "/proc/self/fd/2"},
              {"ptmx", "pts/ptmx"}};
 
 static const char *const dirs[] = {"pts", "shm", ".space"};
@@ -39,7 +41,8 @@ static bool fail(const char *name, GError **error)
 static bool fill(int fd, GError **error)
 {
     for (size_t i = 0; i < G_N_ELEMENTS(nodes); i++)
-        if (mknodat(fd, nodes[i].name, S_IFCHR | 0666, makedev(nodes[i].major, nodes[i].minor)) < 0 ||
+        if (mknodat(fd, nodes[i].name, S_IFCHR | 0666, makedev(nodes[i].major, nodes[i].minor)) <
+                0 ||
             fchmodat(fd, nodes[i].name, 0666, 0) < 0)
             return fail(nodes[i].name, error);
     for (size_t i = 0; i < G_N_ELEMENTS(links); i++)
@@ -72,8 +75,8 @@ static bool copy_agent(int fd, const char *agent_path, GError **error)
     return (file >= 0 && fchmod(file, 0555) == 0) || fail(".space/agent", error);
 }
 
-/* Puts it where open_tree(2) of older kernels accepts it. A mount of a worker that was killed may be
- * there: it goes, sandboxes keep their copies. */
+/* Puts it where open_tree(2) of older kernels accepts it. A mount of a worker that was killed may
+ * be there: it goes, sandboxes keep their copies. */
 static bool attach(struct sp_container_dev *dev, const char *state_dir, GError **error)
 {
     dev->path = g_build_filename(state_dir, "run", "container-dev", NULL);

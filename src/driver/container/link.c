@@ -15,8 +15,8 @@
 #define BACKLOG 4
 #define CONNECT_MS 5000
 
-/* sun_path holds 108 bytes (unix(7)), a state directory may be deeper: the address goes through an fd of
- * the run directory. */
+/* sun_path holds 108 bytes (unix(7)), a state directory may be deeper: the address goes through an
+ * fd of the run directory. */
 static int open_address(const char *run_dir, struct sockaddr_un *ret_address, GError **error)
 {
     int dir = open(run_dir, O_PATH | O_DIRECTORY | O_CLOEXEC);

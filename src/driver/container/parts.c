@@ -1,5 +1,5 @@
-/* Parts of the driver that are made once, at first use: a host where one is impossible still starts, and
- * probe() can say what is missing. */
+/* Parts of the driver that are made once, at first use: a host where one is impossible still
+ * starts, and probe() can say what is missing. */
 #include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>

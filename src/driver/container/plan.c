@@ -11,8 +11,8 @@
 #define BIT(capability) (UINT64_C(1) << (capability))
 /* What package managers, daemons that change their user, and root's own tools need. */
 #define CAPABILITIES                                                                               \
-    (BIT(CAP_CHOWN) | BIT(CAP_DAC_OVERRIDE) | BIT(CAP_FOWNER) | BIT(CAP_FSETID) | BIT(CAP_KILL) |   \
-     BIT(CAP_SETGID) | BIT(CAP_SETUID) | BIT(CAP_SETPCAP) | BIT(CAP_NET_BIND_SERVICE) |             \
+    (BIT(CAP_CHOWN) | BIT(CAP_DAC_OVERRIDE) | BIT(CAP_FOWNER) | BIT(CAP_FSETID) | BIT(CAP_KILL) |  \
+     BIT(CAP_SETGID) | BIT(CAP_SETUID) | BIT(CAP_SETPCAP) | BIT(CAP_NET_BIND_SERVICE) |            \
      BIT(CAP_SYS_CHROOT))
 #define NAMESPACES                                                                                 \
     (CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS)
@@ -20,7 +20,7 @@
 /* Files of /proc that tell of the host's kernel or act on the host. Most are closed to other user
  * namespaces anyway. */
 static const char *const masked[] = {
-    "/proc/kcore",      "/proc/keys",          "/proc/kallsyms", "/proc/kmsg",
+    "/proc/kcore",      "/proc/keys",          "/proc/kallsyms",    "/proc/kmsg",
     "/proc/timer_list", "/proc/sysrq-trigger", "/proc/sched_debug",
 };
 static const char *const read_only[] = {
@@ -32,15 +32,14 @@ static void add_proc(struct sp_plan *plan)
     sp_plan_mkdir(plan, "/proc", 0555);
     sp_plan_mount(plan, "proc", "/proc", NULL, KERNEL_FS);
     for (size_t i = 0; i < G_N_ELEMENTS(read_only); i++)
-        sp_plan_bind(plan, read_only[i], read_only[i],
-                     SP_MOUNT_RO | KERNEL_FS | SP_BIND_OPTIONAL);
+        sp_plan_bind(plan, read_only[i], read_only[i], SP_MOUNT_RO | KERNEL_FS | SP_BIND_OPTIONAL);
     for (size_t i = 0; i < G_N_ELEMENTS(masked); i++)
         sp_plan_bind(plan, "/dev/null", masked[i],
                      SP_MOUNT_RO | SP_MOUNT_NOSUID | SP_MOUNT_NOEXEC | SP_BIND_OPTIONAL);
 }
 
-/* /dev is shared and read-only; what a sandbox may change in it is its own: the terminals and shm. /tmp is a
- * plain directory of the layer, so that it counts as disk and not as memory. */
+/* /dev is shared and read-only; what a sandbox may change in it is its own: the terminals and shm.
+ * /tmp is a plain directory of the layer, so that it counts as disk and not as memory. */
 static void add_dev_and_run(struct sp_plan *plan, int dev_fd, int64_t memory_mb)
 {
     sp_plan_mkdir(plan, "/dev", 0755);

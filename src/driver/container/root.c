@@ -42,14 +42,15 @@ int sp_container_root_new(const struct sp_container_root *root, GError **error)
         return -1;
     g_snprintf(lower_name, sizeof lower_name, "/proc/self/fd/%d", lower);
     SP_CLEANUP(sp_close_fdp) int upper = open_dir(root->layer, "upper", upper_name, error);
-    SP_CLEANUP(sp_close_fdp) int work = upper < 0 ? -1 : open_dir(root->layer, "work", work_name, error);
+    SP_CLEANUP(sp_close_fdp)
+    int work = upper < 0 ? -1 : open_dir(root->layer, "work", work_name, error);
     if (work < 0 || (root->attach && !attach_lower(lower, point, error)))
         return -1;
     /* redirect_dir: a directory of the image can be renamed. The sandbox cannot forge the trusted.*
      * attributes that this uses. */
-    const char *const options[] = {"source",   "root",     "lowerdir",     lower_name, "upperdir",
-                                   upper_name, "workdir",  work_name,      "redirect_dir",
-                                   "on",       "xino",     "off",          NULL};
+    const char *const options[] = {"source",   "root",    "lowerdir", lower_name,     "upperdir",
+                                   upper_name, "workdir", work_name,  "redirect_dir", "on",
+                                   "xino",     "off",     NULL};
     int fd = sp_mount_new("overlay", options, SP_ATTR_NOSUID | SP_ATTR_NODEV, error);
     if (root->attach) { /* the overlay has copies of its own */
         sp_mount_detach(point, NULL);

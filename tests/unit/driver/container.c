@@ -1,4 +1,5 @@
-/* The container driver with real namespaces, cgroups and mounts. Needs root; says so when it cannot run. */
+/* The container driver with real namespaces, cgroups and mounts. Needs root; says so when it cannot
+ * run. */
 #include <errno.h>
 #include <fcntl.h>
 #include <glib.h>
@@ -232,7 +233,8 @@ static void test_inside(struct fixture *f, gconstpointer data)
     expect(f, &box, "write /tmp/new", "/tmp/new ok\n");
     expect(f, &box, "write /dev/new", "/dev/new EROFS\n");
     expect(f, &box, "write /dev/null", "/dev/null ok\n");
-    expect(f, &box, "write /proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv4/ip_forward EACCES\n");
+    expect(f, &box, "write /proc/sys/net/ipv4/ip_forward",
+           "/proc/sys/net/ipv4/ip_forward EACCES\n");
     expect(f, &box, "cat /proc/kallsyms", "");
     expect(f, &box, "ls /sys", "");
     g_autofree char *map = ask(f, &box, "cat /proc/self/uid_map");
@@ -372,8 +374,7 @@ static void test_half_made(struct fixture *f, gconstpointer data)
             sp_cgroups_free(cgroups);
         }
         if (stage >= 2 && stage < 4)
-            g_assert_true(
-                sp_layer_create(f->volume, box.id, 64, SP_SLOT_UID(10), &error));
+            g_assert_true(sp_layer_create(f->volume, box.id, 64, SP_SLOT_UID(10), &error));
         if (stage == 3) {
             int fd = sp_container_listen(box.run_dir, &error);
             g_assert_cmpint(fd, >=, 0);

@@ -1,4 +1,5 @@
-/* The launcher with real processes. Namespaces need root; those tests say so when they cannot run. */
+/* The launcher with real processes. Namespaces need root; those tests say so when they cannot run.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <glib.h>
@@ -70,7 +71,8 @@ static struct sp_plan *shell(const char *script)
 static void test_runs_with_env_and_stdio(void)
 {
     struct sp_launcher *launcher = start();
-    g_autofree char *text = run(launcher, shell("echo \"$A|$HOME\"; readlink /proc/self/fd/0; pwd"));
+    g_autofree char *text =
+        run(launcher, shell("echo \"$A|$HOME\"; readlink /proc/self/fd/0; pwd"));
     g_assert_cmpstr(text, ==, "b c|\n/dev/null\n/\n");
     sp_launcher_stop(launcher);
 }
@@ -130,8 +132,7 @@ static void test_failures_name_the_step(void)
         sp_plan_namespaces(plan, CLONE_NEWNS | CLONE_NEWUTS);
         sp_plan_private_mounts(plan);
         sp_plan_mount(plan, "nosuchfs", "/tmp", NULL, SP_MOUNT_RO);
-        expect_failure(plan, launcher,
-                       "test: step 1 (mount nosuchfs at /tmp ro): No such device");
+        expect_failure(plan, launcher, "test: step 1 (mount nosuchfs at /tmp ro): No such device");
         plan = shell("true");
         sp_plan_cgroup_procs(plan, "bad", open("/dev/full", O_WRONLY | O_CLOEXEC));
         expect_failure(plan, launcher, "test: join the cgroup: No space left on device");
@@ -200,7 +201,8 @@ static void test_own_root_and_namespaces(void)
     struct sp_plan *plan = shell("id -u; hostname; echo $$; echo /*; cat /proc/self/mountinfo | "
                                  "cut -d' ' -f4,5; touch /x 2>&1; grep -E 'CapBnd|NoNewPrivs' "
                                  "/proc/self/status; ls /sys/class/net 2>&1 | wc -l");
-    sp_plan_namespaces(plan, CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWNET);
+    sp_plan_namespaces(plan,
+                       CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWNET);
     sp_plan_private_mounts(plan);
     sp_plan_root_tmpfs(plan, "size=1m,mode=755");
     static const char *const dirs[] = {"usr", "proc", "dev", NULL};

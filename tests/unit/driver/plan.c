@@ -111,7 +111,8 @@ static void test_decode_is_inverse(void)
     sp_plan_free(back);
 }
 
-/* Cut anywhere, one byte changed anywhere: an error or another plan, never a crash or a wild read. */
+/* Cut anywhere, one byte changed anywhere: an error or another plan, never a crash or a wild read.
+ */
 static void test_decode_hostile(void)
 {
     struct sp_plan *plan = all_steps();

@@ -70,7 +70,10 @@ static void test_round_trip(struct fixture *f, gconstpointer data)
 static void test_damaged_files_are_refused(struct fixture *f, gconstpointer data)
 {
     static const char *const rows[] = {
-        "", "[instance]\n", "nonsense", "[instance]\nid=../../x\ntier=container\nslot=1\n",
+        "",
+        "[instance]\n",
+        "nonsense",
+        "[instance]\nid=../../x\ntier=container\nslot=1\n",
         "[instance]\nid=" ID "\ntier=container\nslot=99999\n",
         "[instance]\nid=" ID "\ntier=container\n",
         "[instance]\nid=" ID "\ntier=container\nslot=1\ncgroup=../x\n",

@@ -1,7 +1,7 @@
 /*
- * Stands in for space-agent in the tests of the container driver: a static program that accepts connections on
- * fd 3, reads one command and answers with text. It acts as the sandbox's PID 1 would, and as an
- * attacker who is root inside.
+ * Stands in for space-agent in the tests of the container driver: a static program that accepts
+ * connections on fd 3, reads one command and answers with text. It acts as the sandbox's PID 1
+ * would, and as an attacker who is root inside.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -69,7 +69,8 @@ static long write_at(int dir, const char *path, const char *text)
     return r;
 }
 
-/* What the agent does for a session: a group of its own, kill of it all; and what it must not be able to. */
+/* What the agent does for a session: a group of its own, kill of it all; and what it must not be
+ * able to. */
 static void groups(FILE *out)
 {
     result(out, "mkdir", mkdirat(4, "s1", 0755));

@@ -1,4 +1,5 @@
-/* Control groups on folders that look like the three layouts; and once on the real thing, as root. */
+/* Control groups on folders that look like the three layouts; and once on the real thing, as root.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <glib.h>
@@ -282,7 +283,7 @@ static void test_real(struct fixture *f, gconstpointer data)
     g_test_message("%s", sp_cgroups_kind_name(cgroups));
     struct sp_cgroup *group = create(cgroups);
     const struct sp_cgroup_limits more = {.memory_bytes = 128 << 20, .pids = 40, .cpus = 1};
-    g_assert_true(sp_cgroup_create(group, &more, &error)); /* grows */
+    g_assert_true(sp_cgroup_create(group, &more, &error));   /* grows */
     g_assert_true(sp_cgroup_create(group, &limits, &error)); /* shrinks */
     pid_t pid = fork();
     if (pid == 0) {

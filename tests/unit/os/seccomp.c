@@ -99,7 +99,8 @@ static void test_rows(void)
     g_test_message("%d instructions", (int)(n / (ssize_t)sizeof code[0]));
     g_assert_cmpint(pwrite(fd, code, 8, 0), ==, -1); /* sealed */
     close(fd);
-    struct sock_fprog program = {.len = (unsigned short)((size_t)n / sizeof code[0]), .filter = code};
+    struct sock_fprog program = {.len = (unsigned short)((size_t)n / sizeof code[0]),
+                                 .filter = code};
     pid_t pid = fork();
     if (pid == 0)
         _exit(check_rows(&program));
@@ -119,7 +120,8 @@ static void test_foreign_architecture(void)
     struct sock_filter code[BPF_MAXINSNS];
     ssize_t n = pread(fd, code, sizeof code, 0);
     close(fd);
-    struct sock_fprog program = {.len = (unsigned short)((size_t)n / sizeof code[0]), .filter = code};
+    struct sock_fprog program = {.len = (unsigned short)((size_t)n / sizeof code[0]),
+                                 .filter = code};
     pid_t pid = fork();
     if (pid == 0) {
         prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
