@@ -330,6 +330,51 @@ static void test_two_are_apart_and_all_processes_end(struct fixture *f, gconstpo
     clear(&b);
 }
 
+static void test_limits(struct fixture *f, gconstpointer data)
+{
+    struct box box = {0};
+    create(f, &box, 13);
+    expect(f, &box, "forks", "19 EAGAIN\n"); /* and PID 1 */
+    if (sp_cgroups_kind(((struct sp_container_driver *)f->driver)->cgroups) != SP_CGROUP_V1)
+        expect(f, &box, "eat", "signal 9 oom 1\n");
+    expect(f, &box, "status", "0 0 1 inner\n");
+    destroy(f, &box);
+    clear(&box);
+}
+
+struct worker {
+    struct fixture *f;
+    unsigned first_slot;
+};
+
+static gpointer create_and_destroy(gpointer argument)
+{
+    const struct worker *w = argument;
+    struct box boxes[5] = {0};
+    for (unsigned i = 0; i < G_N_ELEMENTS(boxes); i++)
+        create(w->f, &boxes[i], w->first_slot + i);
+    for (unsigned i = 0; i < G_N_ELEMENTS(boxes); i++) {
+        expect(w->f, &boxes[i], "status", "0 0 1 inner\n");
+        destroy(w->f, &boxes[i]);
+        clear(&boxes[i]);
+    }
+    return NULL;
+}
+
+/* Fifty at once from ten threads, beginning with everything that is made at first use; slots beyond
+ * the number of kept idmaps. */
+static void test_many_at_once(struct fixture *f, gconstpointer data)
+{
+    GThread *threads[10];
+    struct worker workers[G_N_ELEMENTS(threads)];
+    for (unsigned i = 0; i < G_N_ELEMENTS(threads); i++) {
+        workers[i] = (struct worker){f, 40 + i * 5};
+        threads[i] = g_thread_new("create", create_and_destroy, &workers[i]);
+    }
+    for (unsigned i = 0; i < G_N_ELEMENTS(threads); i++)
+        g_thread_join(threads[i]);
+}
+
 static void test_adopt(struct fixture *f, gconstpointer data)
 {
     struct box box = {0};
@@ -525,6 +570,8 @@ int main(int argc, char **argv)
     ADD("/container/attacks", test_attacks_fail);
     ADD("/container/groups", test_groups);
     ADD("/container/two", test_two_are_apart_and_all_processes_end);
+    ADD("/container/limits", test_limits);
+    ADD("/container/many", test_many_at_once);
     ADD("/container/adopt", test_adopt);
     ADD("/container/half_made", test_half_made);
     ADD("/container/failed_create", test_failed_create_leaves_nothing);

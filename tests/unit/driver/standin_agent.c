@@ -139,6 +139,43 @@ static void daemonize(FILE *out)
     fprintf(out, "ok\n");
 }
 
+/* How many children fit in beside this process, and what the next one meets. */
+static void forks(FILE *out)
+{
+    int n = 0;
+    pid_t pid;
+    while (n < 1000 && (pid = fork()) >= 0) {
+        if (pid == 0) {
+            close_range(3, ~0U, 0);
+            for (;;)
+                pause();
+        }
+        n++;
+    }
+    fprintf(out, "%d %s\n", n, strerrorname_np(errno));
+    kill(-1, SIGKILL); /* everyone but PID 1 */
+    while (wait(NULL) > 0)
+        ;
+}
+
+/* Touches memory in a child until something stops it. */
+static void eat(FILE *out)
+{
+    pid_t pid = fork();
+    if (pid == 0) {
+        for (size_t mib = 0; mib < 512; mib++)
+            memset(malloc(1 << 20), 1, 1 << 20);
+        _exit(0);
+    }
+    int status = 0;
+    waitpid(pid, &status, 0);
+    char text[512] = "";
+    ssize_t n = pread(5, text, sizeof text - 1, 0);
+    const char *line = n > 0 ? strstr(text, "oom_kill ") : NULL;
+    fprintf(out, "signal %d oom %d\n", WIFSIGNALED(status) ? WTERMSIG(status) : 0,
+            line ? (int)strtol(line + 9, NULL, 10) : -1);
+}
+
 static void serve(int fd)
 {
     char line[4096];
@@ -160,6 +197,10 @@ static void serve(int fd)
         groups(out);
     else if (strcmp(line, "attacks") == 0)
         attacks(out);
+    else if (strcmp(line, "forks") == 0)
+        forks(out);
+    else if (strcmp(line, "eat") == 0)
+        eat(out);
     else if (strcmp(line, "daemonize") == 0)
         daemonize(out);
     else
