@@ -28,6 +28,7 @@
 #define AGENT_LIVE_MAX 256u  /* sessions that run */
 #define AGENT_ENDED_MAX 256u /* sessions that have ended and are kept */
 #define AGENT_SUBSCRIPTIONS_MAX 512u
+#define AGENT_LEFT_GROUPS_MAX 64u
 #define AGENT_RINGS_BYTES (32u * 1024u * 1024u) /* memory of all rings together */
 
 /* What an epoll event is about: kind in the low byte, slot above, generation in the high half. */
@@ -89,6 +90,7 @@ struct agent {
     uint32_t live_count, ended_count;
     uint32_t generation;
     uint64_t group_count; /* number of the last cgroup */
+    uint64_t left_groups[AGENT_LEFT_GROUPS_MAX]; /* of forgotten sessions, not empty yet; 0: free */
     uint64_t ended_order;
     struct ring_pool pool;
     void *spawn_block; /* see spawn_child */

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -208,6 +209,8 @@ static bool launch(struct agent *a, struct session *s, const struct sp_msg_start
         s->started_us = agent_clock_us();
         if (output_watch(a, s))
             result = spawn_child(&a->spawn_block, &request);
+        /* The child's change of user may have set it for the memory we share (fs.suid_dumpable). */
+        prctl(PR_SET_DUMPABLE, 0);
     }
     if (group_fd >= 0)
         close(group_fd);

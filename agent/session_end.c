@@ -53,8 +53,7 @@ void session_retire(struct agent *a, struct session *s)
 void session_free(struct agent *a, struct session *s)
 {
     subscription_drop_session(a, s);
-    if (s->group)
-        (void)tree_remove(a, s->group); /* if it still has processes it goes with the sandbox */
+    tree_leave(a, s->group);
     ring_clear(&s->ring);
     a->sessions[s->slot] = NULL;
     while (a->session_high > 0 && !a->sessions[a->session_high - 1])
@@ -227,6 +226,7 @@ void session_tidy(struct agent *a)
 {
     struct session *oldest = NULL;
     a->tidy_due = false;
+    tree_tidy(a);
     for (uint32_t i = 0; i < a->session_high; i++) {
         struct session *s = a->sessions[i];
         if (!s || !s->ended)

@@ -102,6 +102,27 @@ bool tree_remove(const struct agent *a, uint64_t number)
     return unlinkat(a->cgroup_fd, name, AT_REMOVEDIR) == 0 || errno == ENOENT;
 }
 
+void tree_leave(struct agent *a, uint64_t number)
+{
+    if (!number || tree_remove(a, number))
+        return;
+    for (unsigned i = 0; i < AGENT_LEFT_GROUPS_MAX; i++) {
+        if (a->left_groups[i] == 0) {
+            a->left_groups[i] = number;
+            return;
+        }
+    }
+    /* No place to remember it: it is removed with the whole sandbox. */
+}
+
+void tree_tidy(struct agent *a)
+{
+    for (unsigned i = 0; i < AGENT_LEFT_GROUPS_MAX; i++) {
+        if (a->left_groups[i] && tree_remove(a, a->left_groups[i]))
+            a->left_groups[i] = 0;
+    }
+}
+
 /* Reads the whole of a small kernel file; "" on failure. */
 static void read_small(int fd, char *ret, size_t size)
 {

@@ -25,14 +25,36 @@ CGROUP = "/sys/fs/cgroup/unified" if os.path.isdir("/sys/fs/cgroup/unified") els
 SET_UP = """
 set -e
 mount -t tmpfs tmpfs "$1"
-mkdir "$1/up" "$1/work" "$1/home"
+mkdir "$1/etc" "$1/home"
 chown 4242:4242 "$1/home"
 chmod 755 "$1"
-mount -t overlay overlay -o "lowerdir=/etc,upperdir=$1/up,workdir=$1/work" /etc
+mount --bind "$1/etc" /etc
 printf 'root:x:0:0:root:/root:/bin/sh\\nuser:x:4242:4242::%s/home:/bin/sh\\nbroken line\\nno:x:y:z\\n' "$1" > /etc/passwd
 printf 'root:x:0:\\nuser:x:4242:\\nextra:x:4300:nobody,user\\nmore:x:4301:user\\n' > /etc/group
 shift
 exec "$@"
+"""
+
+# A user namespace with ids 0…65535 of its own; a child that stays outside writes the maps.
+ENTER_USER_NAMESPACE = """
+import ctypes, os, sys
+(ready, tell_ready), (mapped, tell_mapped), me = os.pipe(), os.pipe(), os.getpid()
+helper = os.fork()
+if helper == 0:
+    os.read(ready, 1)
+    for name in ("uid_map", "gid_map"):
+        with open(f"/proc/{me}/{name}", "w") as f:
+            f.write("0 200000 65536")
+    os.write(tell_mapped, b"x")
+    os._exit(0)
+assert ctypes.CDLL(None).unshare(0x10000000) == 0  # CLONE_NEWUSER
+os.write(tell_ready, b"x")
+os.read(mapped, 1)
+os.waitpid(helper, 0)
+os.setresgid(0, 0, 0)
+os.setresuid(0, 0, 0)
+os.setgroups([])
+os.execvp(sys.argv[1], sys.argv[1:])
 """
 
 
@@ -59,7 +81,7 @@ def is_sanitized():
 class Agent:
     """A running agent and the resources around it."""
 
-    def __init__(self, cgroup=True, oom_file=None, prefix=()):
+    def __init__(self, cgroup=True, oom_file=None, user_namespace=False):
         self.dir = tempfile.TemporaryDirectory(prefix="space-agent-test-")
         self.mnt = os.path.join(self.dir.name, "mnt")
         os.mkdir(self.mnt)
@@ -74,13 +96,21 @@ class Agent:
         if cgroup:
             self.cgroup = tempfile.mkdtemp(prefix="space-agent-test-", dir=CGROUP)
             fds.append(os.open(self.cgroup, os.O_RDONLY | os.O_DIRECTORY))
+            if user_namespace:  # as the launcher hands it over
+                for name in ("", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"):
+                    os.chown(os.path.join(self.cgroup, name), 200000, 200000)
             options.append(f"--cgroup-fd={fds[-1]}")
         if oom_file:
             fds.append(os.open(oom_file, os.O_RDONLY))
             options.append(f"--oom-fd={fds[-1]}")
+        users = []
+        if user_namespace:
+            os.chmod(self.mnt, 0o777)
+            users = [sys.executable, "-c", ENTER_USER_NAMESPACE]
         self.process = subprocess.Popen(
-            ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--uts", "--mount-proc",
-             "sh", "-c", SET_UP, "sh", self.mnt, *prefix, find_agent(), *options],
+            ["sh", "-c", 'test -z "$1" || echo 0 > "$1/cgroup.procs"; shift; exec "$@"', "sh", self.cgroup or "",
+             *users, "unshare", "--pid", "--fork", "--kill-child", "--mount", "--uts", "--mount-proc",
+             "sh", "-c", SET_UP, "sh", self.mnt, find_agent(), *options],
             pass_fds=fds, stdin=subprocess.DEVNULL)
         listener.close()
         for fd in fds[1:]:
@@ -620,11 +650,12 @@ def test_kill_session_scope(link):
     assert end.signal == 9 and not end.timed_out and not pids_of("33.5")
 
 
-def test_forget_kills(link):
+def test_forget_kills(agent, link):
     link.start("s", ["sh", "-c", TREE.format("34.5")])
     wait_until(lambda: len(pids_of("34.5")) >= 4)
     link.forget("s")
     wait_until(lambda: not pids_of("34.5"))
+    wait_until(lambda: not [d for d in os.scandir(agent.cgroup) if d.is_dir()])
     assert link.start("s", ["true"]).state == 1  # the id is free again
 
 
@@ -640,6 +671,24 @@ def test_without_cgroup():
         assert end.timed_out and end.signal == 9
         wait_until(lambda: not pids_of("35.5"))
         assert link.run("t", ["echo", "x"])[0] == b"x\n"
+    finally:
+        a.stop()
+
+
+def test_in_a_user_namespace():
+    """As in the container tier: uid 0 of a user namespace, the group handed over to it."""
+    a = Agent(user_namespace=True)
+    try:
+        link = a.link()
+        link.identity(hostname="inner")
+        out, _, end, _ = link.run("s", ["sh", "-c", "id -u; id -G; hostname; cat /proc/self/cgroup"], user="user")
+        lines = out.decode().split()
+        assert lines[:5] == ["4242", "4242", "4300", "4301", "inner"]
+        assert any(line.startswith("0::") and line.endswith("/s1") for line in lines), "born in its own group"
+        link.start("n", ["true"], user="70000")  # not mapped
+        assert Reader(link.collect("n")[3][0][2]).str() == "user_not_found"
+        link.start("t", ["sh", "-c", TREE.format("38.5")], timeout_ms=300, grace_ms=100)
+        assert link.collect("t")[2].timed_out and not pids_of("38.5")
     finally:
         a.stop()
 
