@@ -33,9 +33,10 @@ struct build {
     GCancellable *cancellable;
     sp_progress_fn progress;
     void *user;
-    char *work; /* <data>/tmp/tpl_… */
-    char *root; /* work/root: the new root file system */
-    char *out;  /* work/out: the template directory to be */
+    char *work;    /* <data>/tmp/tpl_… */
+    char *root;    /* work/root: the new root file system */
+    char *out;     /* work/out: the template directory to be */
+    bool in_setup; /* the lines that come are the recipe's own */
 };
 
 static void say(struct build *build, const char *line)
@@ -45,14 +46,41 @@ static void say(struct build *build, const char *line)
     }
 }
 
+/* "Get:7 URL SUITE ARCH NAME ARCH VERSION [SIZE]" of apt, without the mirror: which one this
+ * machine uses is nobody's business. NULL: another kind of download. */
+static char *describe_download(const char *line)
+{
+    g_auto(GStrv) words = g_strsplit(line, " ", -1);
+    return g_strv_length(words) >= 7 ? g_strdup_printf("Downloading %s %s", words[4], words[6])
+                                     : NULL;
+}
+
 /* Of mmdebstrap's and apt's output, what tells a human how far it is. */
 static void relay(void *user, const char *line)
 {
-    static const char *const shown[] = {
-        "I: ", "W: ", "E: ", "Get:", "Unpacking ", "Setting up ", "setup: "};
+    static const char *const shown[] = {"I: ", "E: ", "Unpacking ", "Setting up "};
+    struct build *build = user;
+    if (g_str_has_prefix(line, "I: running --customize-hook")) {
+        build->in_setup = strstr(line, "/setup.sh") != NULL;
+        return;
+    }
+    if (g_str_has_prefix(line, "I: ")) {
+        build->in_setup = false;
+    }
+    if (build->in_setup) {
+        say(build, line);
+        return;
+    }
+    if (g_str_has_prefix(line, "Get:")) {
+        g_autofree char *text = describe_download(line);
+        if (text != NULL) {
+            say(build, text);
+        }
+        return;
+    }
     for (size_t i = 0; i < G_N_ELEMENTS(shown); i++) {
         if (g_str_has_prefix(line, shown[i])) {
-            say(user, line);
+            say(build, line);
             return;
         }
     }
@@ -135,7 +163,8 @@ static bool make_root(struct build *build, GError **error)
     g_autofree char *run_setup = hook(setup_path, "", "");
     const char *const args[] = {
         "mmdebstrap", "--verbose", "--mode=root", "--format=directory", "--variant=minbase",
-        apt_option, "--aptopt=Acquire::Languages \"none\"", "--dpkgopt=force-unsafe-io",
+        apt_option, "--aptopt=Acquire::Languages \"none\"", "--aptopt=APT::Sandbox::User \"root\"",
+        "--dpkgopt=force-unsafe-io",
         /* Licences stay, manuals and translations go. */
         "--dpkgopt=path-exclude=/usr/share/doc/*",
         "--dpkgopt=path-include=/usr/share/doc/*/copyright",
