@@ -1,6 +1,5 @@
 #include "api/render.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "base/json.h"
@@ -38,7 +37,9 @@ static json_t *resources(const struct sp_resources *r)
 {
     json_t *o = json_object();
     /* a whole number of CPUs is shown as one: 1, not 1.0 */
-    set(o, "cpus", r->cpus == floor(r->cpus) ? json_integer((json_int_t)r->cpus) : json_real(r->cpus));
+    json_int_t whole = (json_int_t)r->cpus;
+    bool fraction = r->cpus > (double)whole;
+    set(o, "cpus", fraction ? json_real(r->cpus) : json_integer(whole));
     set(o, "memory_mb", json_integer(r->memory_mb));
     set(o, "disk_mb", json_integer(r->disk_mb));
     set(o, "pids", json_integer(r->pids));

@@ -1,6 +1,5 @@
 #include "model/sandbox.h"
 
-#include <math.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -191,7 +190,7 @@ bool sp_sandbox_request_decode(json_t *body, struct sp_sandbox_request *ret, GEr
         sp_sandbox_request_clear(&r);
         return false;
     }
-    r.resources.cpus = round(r.resources.cpus * 1000) / 1000;
+    r.resources.cpus = (double)(int64_t)(r.resources.cpus * 1000 + 0.5) / 1000;
     *ret = r;
     return true;
 }

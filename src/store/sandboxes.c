@@ -1,4 +1,3 @@
-#include <math.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -149,7 +148,7 @@ static bool insert(struct sp_db_tx *tx, const struct sp_sandbox_new *new, const 
                "itii",
                id, new->tenant, r->name, new->node, revision, operation_id, r->template_ref,
                new->template_digest, sp_isolation_names[new->isolation], new->isolation_reason,
-               (int64_t)llround(r->resources.cpus * 1000), r->resources.memory_mb,
+               (int64_t)(r->resources.cpus * 1000 + 0.5), r->resources.memory_mb,
                r->resources.disk_mb, r->resources.pids, r->user, env, metadata, network,
                r->idle_timeout_ms, sp_on_idle_names[r->on_idle], r->max_lifetime_ms, now) &&
            put_metadata(tx, id, r->metadata, error);
