@@ -19,8 +19,11 @@ meson test -C "$build" --no-rebuild --print-errorlogs || unit=$?
 echo "== end to end"
 export SPACE_BUILD="$build"
 export SPACE_TEST_STATE="${SPACE_TEST_STATE:-$build/e2e-state}"
+suites=tests/e2e
+[ -z "$(find tests/security -name 'test_*.py' 2>/dev/null)" ] || suites="$suites tests/security"
 # Debian's own python, which Debian's pytest is for, whatever else is in PATH.
 e2e=0
-/usr/bin/python3 -B -m pytest -p no:cacheprovider -ra --junitxml="$results/e2e.xml" "$@" tests/e2e || e2e=$?
+# shellcheck disable=SC2086
+/usr/bin/python3 -B -m pytest -p no:cacheprovider -ra --junitxml="$results/e2e.xml" "$@" $suites || e2e=$?
 
 exec /usr/bin/python3 -B scripts/sum_results.py "$unit:$build/meson-logs/testlog.json" "$e2e:$results/e2e.xml"
