@@ -122,8 +122,8 @@ void sp_qmp_message_clear(struct sp_qmp_message *message)
 
 char *sp_qmp_command(const char *name, json_t *arguments, json_int_t id)
 {
-    g_autoptr(json_t) root = json_pack("{s:s, s:o*, s:I}", "execute", name, "arguments", arguments,
-                                       "id", id);
+    g_autoptr(json_t) root =
+        json_pack("{s:s, s:o*, s:I}", "execute", name, "arguments", arguments, "id", id);
     g_autofree char *text = sp_json_dump(root);
     return g_strconcat(text, "\n", NULL);
 }

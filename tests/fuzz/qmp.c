@@ -1,7 +1,9 @@
 /*
- * libFuzzer target of the QMP parser: what is accepted is of exactly one kind and can be cleared. Build and run:
- *   clang -g -O1 -D_GNU_SOURCE -fsanitize=fuzzer,address,undefined -Isrc $(pkg-config --cflags glib-2.0 jansson) \
- *     tests/fuzz/qmp.c src/wire/qmp.c src/base/{json,error,time}.c $(pkg-config --libs glib-2.0 jansson) -o fuzz-qmp && ./fuzz-qmp
+ * libFuzzer target of the QMP parser: what is accepted is of exactly one kind and can be cleared.
+ * Build and run:
+ *   clang -g -O1 -D_GNU_SOURCE -fsanitize=fuzzer,address,undefined -Isrc $(pkg-config --cflags
+ * glib-2.0 jansson) \ tests/fuzz/qmp.c src/wire/qmp.c src/base/{json,error,time}.c $(pkg-config
+ * --libs glib-2.0 jansson) -o fuzz-qmp && ./fuzz-qmp
  */
 #include "wire/qmp.h"
 

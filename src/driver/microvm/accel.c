@@ -65,9 +65,8 @@ static char *circumstances(const struct sp_microvm *vm, const struct sp_guest *g
         stat(vm->qemu_path, &st) < 0)
         return NULL;
     return g_strdup_printf("%d %s %ju %jd %jd.%09ld %s %s", SP_BOOT_FORMAT, g_strchomp(boot_id),
-                           (uintmax_t)st.st_ino, (intmax_t)st.st_size,
-                           (intmax_t)st.st_mtim.tv_sec, st.st_mtim.tv_nsec, guest->kernel_sha256,
-                           guest->initramfs_sha256);
+                           (uintmax_t)st.st_ino, (intmax_t)st.st_size, (intmax_t)st.st_mtim.tv_sec,
+                           st.st_mtim.tv_nsec, guest->kernel_sha256, guest->initramfs_sha256);
 }
 
 static struct sp_vm_host *read_verdict(const char *path, const char *wanted)
@@ -167,8 +166,8 @@ static bool trial(struct sp_microvm *vm, const struct sp_guest *guest, const cha
     return ok;
 }
 
-/* A node of our own, since the host's may be closed to the VMM's uid; the directory around it is closed to
- * everybody. NULL with the reason. */
+/* A node of our own, since the host's may be closed to the VMM's uid; the directory around it is
+ * closed to everybody. NULL with the reason. */
 static char *make_kvm_node(const char *dir, GError **error)
 {
     int fd = open("/dev/kvm", O_RDWR | O_CLOEXEC);
@@ -204,16 +203,18 @@ static struct sp_vm_host *try_all(struct sp_microvm *vm, const struct sp_guest *
         g_set_error(error, SP_ERROR, SP_ERROR_UNSUPPORTED, "no steady time-stamp counter");
     else if (trial(vm, guest, dir, SP_ACCEL_TCG, NULL, host->tsc_khz, &host->qemu_version, error)) {
         host->accel = SP_ACCEL_TCG;
-        host->detail = kvm_node ? g_strdup_printf("tcg (/dev/kvm is there, but guests do not run in it: %s)",
-                                                  without_kvm->message)
-                                : g_strdup_printf("tcg (%s)", without_kvm->message);
+        host->detail =
+            kvm_node ? g_strdup_printf("tcg (/dev/kvm is there, but guests do not run in it: %s)",
+                                       without_kvm->message)
+                     : g_strdup_printf("tcg (%s)", without_kvm->message);
         return host;
     }
     sp_vm_host_unref(host);
     return NULL;
 }
 
-struct sp_vm_host *sp_accel_find(struct sp_microvm *vm, const struct sp_guest *guest, GError **error)
+struct sp_vm_host *sp_accel_find(struct sp_microvm *vm, const struct sp_guest *guest,
+                                 GError **error)
 {
     if (!vm->qemu_path) {
         g_set_error(error, SP_ERROR, SP_ERROR_UNSUPPORTED, "qemu-system-x86_64 is not installed");

@@ -1,10 +1,11 @@
 /*
  * Which accelerator works here, found by trial.
  *
- * That /dev/kvm can be opened proves little: under some hypervisors guests hang or the VMM aborts. So the
- * guest kernel is booted up to the agent's first answer and its state is saved, first with KVM and then,
- * if need be, with TCG. A verdict that something works is kept in <state>/microvm/verdict.ini for this
- * boot of the host, this QEMU and these guest files; one that nothing works is not kept.
+ * That /dev/kvm can be opened proves little: under some hypervisors guests hang or the VMM aborts.
+ * So the guest kernel is booted up to the agent's first answer and its state is saved, first with
+ * KVM and then, if need be, with TCG. A verdict that something works is kept in
+ * <state>/microvm/verdict.ini for this boot of the host, this QEMU and these guest files; one that
+ * nothing works is not kept.
  */
 #pragma once
 

@@ -18,8 +18,8 @@ const char *sp_qemu_cpu(enum sp_accel accel)
 
 const char *sp_qemu_kernel_options(enum sp_accel accel)
 {
-    /* panic=-1 with -no-reboot: a panic ends the VMM at once. Speculation does not exist in emulated
-     * CPUs, so its mitigations are dropped there, and only there. */
+    /* panic=-1 with -no-reboot: a panic ends the VMM at once. Speculation does not exist in
+     * emulated CPUs, so its mitigations are dropped there, and only there. */
     return accel == SP_ACCEL_KVM
                ? "quiet panic=-1 cryptomgr.notests lsm= ima=off"
                : "quiet panic=-1 cryptomgr.notests lsm= ima=off tsc=reliable mitigations=off nopti";
@@ -27,7 +27,8 @@ const char *sp_qemu_kernel_options(enum sp_accel accel)
 
 int64_t sp_qemu_overhead_bytes(enum sp_accel accel, int64_t memory_mb)
 {
-    /* Heap, stacks, caches of dirty disk pages: 96 MiB. Page tables and the like: 1/64 of the RAM. */
+    /* Heap, stacks, caches of dirty disk pages: 96 MiB. Page tables and the like: 1/64 of the RAM.
+     */
     int64_t mb = 96 + memory_mb / 64 + (accel == SP_ACCEL_TCG ? TCG_CODE_MB : 0);
     return mb * MIB;
 }
@@ -56,8 +57,7 @@ static void add_machine(GPtrArray *argv, const struct sp_qemu_config *config)
     option(argv, "-display", "none");
     option(argv, "-sandbox",
            "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny");
-    option(argv, "-machine",
-           "microvm,acpi=on,rtc=on,isa-serial=off,pcie=off,memory-backend=ram");
+    option(argv, "-machine", "microvm,acpi=on,rtc=on,isa-serial=off,pcie=off,memory-backend=ram");
     add(argv, "-accel");
     if (config->accel == SP_ACCEL_KVM)
         add(argv, "kvm");
@@ -84,8 +84,8 @@ static void add_devices(GPtrArray *argv)
     option(argv, "-device", "virtio-serial-device,max_ports=2");
     option(argv, "-device", "virtserialport,chardev=agent,name=agent");
 
-    /* fd sets: the files need no name that the VMM's uid could open. An error of the host's disk goes to
-     * the guest; the default would stop the whole VM when the host's disk is full. */
+    /* fd sets: the files need no name that the VMM's uid could open. An error of the host's disk
+     * goes to the guest; the default would stop the whole VM when the host's disk is full. */
     add(argv, "-add-fd");
     add(argv, "fd=%d,set=1", SP_VMM_FD_ROOT);
     option(argv, "-drive",
@@ -108,7 +108,8 @@ static void add_boot(GPtrArray *argv, const struct sp_qemu_config *config)
     add(argv, "/proc/self/fd/%d", SP_VMM_FD_INITRAMFS);
     add(argv, "-append");
     if (config->accel == SP_ACCEL_TCG)
-        /* Without the rate the kernel looks for a timer that this machine does not have, for ever. */
+        /* Without the rate the kernel looks for a timer that this machine does not have, for ever.
+         */
         add(argv, "%s tsc_early_khz=%u", sp_qemu_kernel_options(config->accel), config->tsc_khz);
     else
         add(argv, "%s", sp_qemu_kernel_options(config->accel));
@@ -116,8 +117,8 @@ static void add_boot(GPtrArray *argv, const struct sp_qemu_config *config)
 
 static void add_restore(GPtrArray *argv)
 {
-    /* The state comes from xen-save-devices-state, which writes no configuration section; -S: the guest
-     * starts when told, not when loaded. */
+    /* The state comes from xen-save-devices-state, which writes no configuration section; -S: the
+     * guest starts when told, not when loaded. */
     option(argv, "-S", NULL);
     option(argv, "-incoming", "defer");
     option(argv, "-global", "migration.send-configuration=off");

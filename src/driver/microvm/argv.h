@@ -18,8 +18,8 @@ enum {
     SP_VMM_FD_MEMORY = 3, /* RAM; opened again through /proc/self/fd */
     SP_VMM_FD_QMP = 4,    /* listening sockets */
     SP_VMM_FD_AGENT = 5,
-    SP_VMM_FD_ROOT = 6, /* image.erofs, O_RDONLY */
-    SP_VMM_FD_RW = 7,   /* the writable disk, O_RDWR */
+    SP_VMM_FD_ROOT = 6,   /* image.erofs, O_RDONLY */
+    SP_VMM_FD_RW = 7,     /* the writable disk, O_RDWR */
     SP_VMM_FD_KERNEL = 8, /* boot only; read through /proc/self/fd */
     SP_VMM_FD_INITRAMFS = 9,
 };
@@ -29,7 +29,7 @@ struct sp_qemu_config {
     enum sp_accel accel;
     int64_t memory_mb;
     unsigned vcpus;
-    bool boot;       /* true: boot the kernel with shared RAM; false: paused, waiting for a saved state */
+    bool boot; /* true: boot the kernel with shared RAM; false: paused, waiting for a saved state */
     unsigned tsc_khz; /* boot with TCG only: rate of the host's TSC */
 };
 
@@ -44,5 +44,6 @@ const char *sp_qemu_kernel_options(enum sp_accel accel);
 /* NULL-terminated; free with g_strfreev(). */
 char **sp_qemu_argv(const struct sp_qemu_config *config);
 
-/* Host memory that the VMM may need beyond the guest's RAM (heap, translated code, page tables), bytes. */
+/* Host memory that the VMM may need beyond the guest's RAM (heap, translated code, page tables),
+ * bytes. */
 int64_t sp_qemu_overhead_bytes(enum sp_accel accel, int64_t memory_mb);

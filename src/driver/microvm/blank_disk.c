@@ -21,10 +21,21 @@ static bool make(const char *path, int64_t disk_mb, GError **error)
         sp_error_set_errno(error, SP_ERROR_INTERNAL, errno, "blank disk %s", path);
         return false;
     }
-    /* The file is all zeros, so tables and journal need not be written; no blocks are set aside for root; an
-     * inode for every 8 KiB, for package trees of small files. */
-    const char *argv[] = {"mke2fs", "-q", "-F", "-t", "ext4", "-m", "0", "-i", "8192", "-E",
-                          "lazy_itable_init=1,lazy_journal_init=1,nodiscard", path, NULL};
+    /* The file is all zeros, so tables and journal need not be written; no blocks are set aside for
+     * root; an inode for every 8 KiB, for package trees of small files. */
+    const char *argv[] = {"mke2fs",
+                          "-q",
+                          "-F",
+                          "-t",
+                          "ext4",
+                          "-m",
+                          "0",
+                          "-i",
+                          "8192",
+                          "-E",
+                          "lazy_itable_init=1,lazy_journal_init=1,nodiscard",
+                          path,
+                          NULL};
     struct sp_program program = {.argv = argv, .timeout_ms = MKFS_TIMEOUT_MS};
     if (!sp_program_run(&program, error))
         return false;

@@ -112,9 +112,8 @@ static bool write_manifest(const char *dir, const struct sp_boot_build *build,
     g_autofree char *text = sp_boot_manifest_text(manifest);
     g_autofree char *path = g_build_filename(dir, "manifest.json", NULL);
     /* Flushes before it renames (G_FILE_SET_CONTENTS_CONSISTENT | _DURABLE). */
-    return g_file_set_contents_full(path, text, -1,
-                                    G_FILE_SET_CONTENTS_CONSISTENT | G_FILE_SET_CONTENTS_DURABLE,
-                                    0600, error);
+    return g_file_set_contents_full(
+        path, text, -1, G_FILE_SET_CONTENTS_CONSISTENT | G_FILE_SET_CONTENTS_DURABLE, 0600, error);
 }
 
 /* Boots, warms up, saves devices and RAM. The VM is gone when it returns. */
@@ -152,7 +151,8 @@ static bool make_image(struct sp_microvm *vm, const struct sp_boot_build *build,
                        struct sp_boot_manifest *manifest, GError **error)
 {
     const struct sp_boot_identity *identity = build->identity;
-    g_autofree char *blank = sp_blank_disk(sp_volume_dir(vm->env->volume), identity->disk_mb, error);
+    g_autofree char *blank =
+        sp_blank_disk(sp_volume_dir(vm->env->volume), identity->disk_mb, error);
     g_autofree char *disk = g_build_filename(dir, "disk", NULL);
     if (!blank || !sp_file_clone(blank, disk, 0600, NULL, error))
         return false;

@@ -1,10 +1,10 @@
 /*
  * The making of a boot image: a template booted once, warmed up, and saved whole.
  *
- * <template_dir>/vm/<key>/ holds memory (sparse, the guest's RAM), state (QEMU's devices), disk (sparse, the
- * writable disk) and manifest.json; all of the same instant. It appears by rename when it is complete and on
- * disk. Warm-up: the template's own ready command must succeed; then a shell, Python and Node are run if they
- * are there, so that their files are in the guest's page cache.
+ * <template_dir>/vm/<key>/ holds memory (sparse, the guest's RAM), state (QEMU's devices), disk
+ * (sparse, the writable disk) and manifest.json; all of the same instant. It appears by rename when
+ * it is complete and on disk. Warm-up: the template's own ready command must succeed; then a shell,
+ * Python and Node are run if they are there, so that their files are in the guest's page cache.
  */
 #pragma once
 

@@ -1,8 +1,9 @@
 /*
  * What a boot image is bound to, and the name that follows from it.
  *
- * A saved VM can only go on in a VMM of the same build with the same devices, CPU, sizes and clock rate;
- * all of that goes into the key, so an image that does not fit is never found rather than tried.
+ * A saved VM can only go on in a VMM of the same build with the same devices, CPU, sizes and clock
+ * rate; all of that goes into the key, so an image that does not fit is never found rather than
+ * tried.
  */
 #pragma once
 

@@ -14,8 +14,8 @@ struct sp_boot_image {
     struct sp_boot_identity identity; /* its strings belong to host and guest below */
     struct sp_vm_host *host;
     struct sp_guest *guest;
-    int memory_fd; /* sealed memfd: the guest's RAM */
-    int state_fd;  /* sealed memfd: open it again (/proc/self/fd) for an offset of one's own */
+    int memory_fd;   /* sealed memfd: the guest's RAM */
+    int state_fd;    /* sealed memfd: open it again (/proc/self/fd) for an offset of one's own */
     char *disk_path; /* to be cloned */
 };
 
@@ -24,8 +24,8 @@ bool sp_boot_store_prepare(struct sp_microvm *vm, const char *template_dir,
                            const struct sp_shape *shape, sp_progress_fn progress, void *user,
                            GError **error);
 
-/* The open image; makes and opens it if need be. A damaged one is removed and made again. Release with
- * sp_boot_image_unref(). */
+/* The open image; makes and opens it if need be. A damaged one is removed and made again. Release
+ * with sp_boot_image_unref(). */
 struct sp_boot_image *sp_boot_store_get(struct sp_microvm *vm, const char *template_dir,
                                         const struct sp_shape *shape, GError **error);
 void sp_boot_image_unref(struct sp_boot_image *image); /* NULL is fine */

@@ -21,7 +21,7 @@
 struct sp_boot_talk {
     int fd;
     uint32_t last_tag;
-    size_t len; /* bytes in the buffer */
+    size_t len;  /* bytes in the buffer */
     size_t used; /* of them, those of the frame that was returned last */
     uint8_t buffer[BUFFER_BYTES];
 };
@@ -106,7 +106,8 @@ static bool send_frame(struct sp_boot_talk *talk, uint8_t type, uint32_t tag,
 static bool read_some(struct sp_boot_talk *talk, int64_t deadline_ms, GError **error)
 {
     for (;;) {
-        ssize_t n = recv(talk->fd, talk->buffer + talk->len, BUFFER_BYTES - talk->len, MSG_DONTWAIT);
+        ssize_t n =
+            recv(talk->fd, talk->buffer + talk->len, BUFFER_BYTES - talk->len, MSG_DONTWAIT);
         if (n > 0) {
             talk->len += (size_t)n;
             return true;
@@ -131,7 +132,8 @@ static void drop(struct sp_boot_talk *talk, size_t n)
     memmove(talk->buffer, talk->buffer + n, talk->len);
 }
 
-/* The next frame. Bytes that are no frame are an error, or skipped up to a HELLO_OK while resyncing. */
+/* The next frame. Bytes that are no frame are an error, or skipped up to a HELLO_OK while
+ * resyncing. */
 static bool next_frame(struct sp_boot_talk *talk, bool resync, int64_t deadline_ms,
                        struct frame *ret, GError **error)
 {
@@ -144,8 +146,8 @@ static bool next_frame(struct sp_boot_talk *talk, bool resync, int64_t deadline_
                     g_set_error(error, SP_ERROR, SP_ERROR_INTERNAL, "malformed frame of the agent");
                     return false;
                 }
-                size_t skip = sp_frame_find_resync(talk->buffer + 1, talk->len - 1,
-                                                   SP_FRAME_HELLO_OK);
+                size_t skip =
+                    sp_frame_find_resync(talk->buffer + 1, talk->len - 1, SP_FRAME_HELLO_OK);
                 drop(talk, skip + 1);
                 continue;
             }

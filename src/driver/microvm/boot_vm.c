@@ -23,7 +23,8 @@ static bool make_cgroup(struct sp_microvm *vm, const struct sp_boot_vm_spec *spe
         return false;
     struct sp_cgroup_limits limits = {
         /* The RAM is shared memory here and charged to it as well. */
-        .memory_bytes = spec->memory_mb * MIB + sp_qemu_overhead_bytes(spec->accel, spec->memory_mb),
+        .memory_bytes =
+            spec->memory_mb * MIB + sp_qemu_overhead_bytes(spec->accel, spec->memory_mb),
         .pids = SP_VMM_PIDS,
     };
     return sp_cgroup_create(boot->cgroup, &limits, error);
@@ -35,14 +36,15 @@ static bool start_vmm(struct sp_microvm *vm, const struct sp_boot_vm_spec *spec,
     struct sp_vmm_spec vmm = {
         .name = spec->name,
         .run_dir = spec->dir,
-        .config = {
-            .qemu_path = vm->qemu_path,
-            .accel = spec->accel,
-            .memory_mb = spec->memory_mb,
-            .vcpus = spec->vcpus,
-            .boot = true,
-            .tsc_khz = spec->tsc_khz,
-        },
+        .config =
+            {
+                .qemu_path = vm->qemu_path,
+                .accel = spec->accel,
+                .memory_mb = spec->memory_mb,
+                .vcpus = spec->vcpus,
+                .boot = true,
+                .tsc_khz = spec->tsc_khz,
+            },
         .kvm_node = spec->kvm_node,
         .uid = SP_VM_BUILDER_UID,
         .cgroup = boot->cgroup,

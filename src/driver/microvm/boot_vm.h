@@ -1,5 +1,6 @@
 /*
- * A VM that is booted from the kernel: for the making of a boot image, and to try out an accelerator.
+ * A VM that is booted from the kernel: for the making of a boot image, and to try out an
+ * accelerator.
  */
 #pragma once
 
@@ -12,8 +13,9 @@
 #include "driver/microvm/qmp_client.h"
 
 struct sp_boot_vm_spec {
-    const char *name; /* of its cgroup; what is left of an earlier one of this name is killed first */
-    const char *dir;  /* for sockets and log; borrowed while the VM lives */
+    const char
+        *name; /* of its cgroup; what is left of an earlier one of this name is killed first */
+    const char *dir; /* for sockets and log; borrowed while the VM lives */
     enum sp_accel accel;
     const char *kvm_node;
     unsigned tsc_khz;
@@ -36,8 +38,8 @@ struct sp_boot_vm {
 /* Boots until the agent answers. On failure nothing is left but the files in dir. */
 bool sp_boot_vm_start(struct sp_microvm *vm, const struct sp_boot_vm_spec *spec,
                       struct sp_boot_vm *ret, GError **error);
-/* Stops the guest and writes the state of its devices into state_fd, which must be O_WRONLY. RAM is in
- * memory_fd and the disks in their files: all three are of the same instant. */
+/* Stops the guest and writes the state of its devices into state_fd, which must be O_WRONLY. RAM is
+ * in memory_fd and the disks in their files: all three are of the same instant. */
 bool sp_boot_vm_save(struct sp_boot_vm *boot, int state_fd, GError **error);
 /* Kills the VMM and waits for its end; keeps memory_fd. */
 bool sp_boot_vm_kill(struct sp_boot_vm *boot, GError **error);

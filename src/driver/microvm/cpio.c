@@ -22,10 +22,9 @@ static void add_entry(GByteArray *archive, const char *name, unsigned mode, cons
     size_t name_bytes = strlen(name) + 1;
     g_assert(len <= 64u * 1024 * 1024 && name_bytes <= 4096);
     /* The inode number only has to tell entries apart: the offset does. */
-    snprintf(header, sizeof header,
-             "070701%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X", archive->len, mode, 0u,
-             0u, S_ISDIR(mode) ? 2u : 1u, 0u, (unsigned)len, 0u, 0u, 0u, 0u, (unsigned)name_bytes,
-             0u);
+    snprintf(header, sizeof header, "070701%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X",
+             archive->len, mode, 0u, 0u, S_ISDIR(mode) ? 2u : 1u, 0u, (unsigned)len, 0u, 0u, 0u, 0u,
+             (unsigned)name_bytes, 0u);
     g_byte_array_append(archive, (const guint8 *)header, HEADER_BYTES);
     g_byte_array_append(archive, (const guint8 *)name, (guint)name_bytes);
     pad(archive, 4);

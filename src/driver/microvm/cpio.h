@@ -9,7 +9,8 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-/* name without a leading slash; a directory must be added before what is in it. Content at most 64 MiB. */
+/* name without a leading slash; a directory must be added before what is in it. Content at most 64
+ * MiB. */
 void sp_cpio_add_directory(GByteArray *archive, const char *name, mode_t mode);
 void sp_cpio_add_file(GByteArray *archive, const char *name, mode_t mode, const void *content,
                       size_t len);

@@ -79,8 +79,8 @@ static bool clone_disk(struct creation *c, GError **error)
     return false;
 }
 
-/* The CPU limit comes only when the guest is ready: start and restore run in bursts that a quota of less
- * than a CPU would stretch, and no code of the sandbox runs before. */
+/* The CPU limit comes only when the guest is ready: start and restore run in bursts that a quota of
+ * less than a CPU would stretch, and no code of the sandbox runs before. */
 static bool set_limits(struct creation *c, double cpus, GError **error)
 {
     const struct sp_boot_identity *identity = &c->image->identity;
@@ -99,12 +99,13 @@ static bool start_vmm(struct creation *c, GError **error)
     struct sp_vmm_spec vmm = {
         .name = c->spec->id,
         .run_dir = c->spec->run_dir,
-        .config = {
-            .qemu_path = c->vm->qemu_path,
-            .accel = identity->accel,
-            .memory_mb = identity->memory_mb,
-            .vcpus = identity->vcpus,
-        },
+        .config =
+            {
+                .qemu_path = c->vm->qemu_path,
+                .accel = identity->accel,
+                .memory_mb = identity->memory_mb,
+                .vcpus = identity->vcpus,
+            },
         .kvm_node = c->image->host->kvm_node,
         .uid = SP_SLOT_UID(c->spec->slot),
         .file_limit_bytes = (uint64_t)(identity->disk_mb * MIB),
@@ -161,7 +162,8 @@ static bool load_state(struct creation *c, GError **error)
     SP_CLEANUP(sp_close_fdp) int state_fd = open_state(c->image, error);
     if (state_fd < 0)
         return false;
-    json_t *events = json_pack("{s:[{s:s, s:b}]}", "capabilities", "capability", "events", "state", 1);
+    json_t *events =
+        json_pack("{s:[{s:s, s:b}]}", "capabilities", "capability", "events", "state", 1);
     return sp_qmp_run(c->qmp, "migrate-set-capabilities", events, -1, QMP_TIMEOUT_MS, error) &&
            sp_qmp_run(c->qmp, "getfd", json_pack("{s:s}", "fdname", "state"), state_fd,
                       QMP_TIMEOUT_MS, error) &&

@@ -12,8 +12,8 @@
 #include "base/error.h"
 #include "base/time.h"
 
-/* Opens dir and fills the address of dir/name; the directory's fd has to stay open while the address
- * is used. -1 with errno. */
+/* Opens dir and fills the address of dir/name; the directory's fd has to stay open while the
+ * address is used. -1 with errno. */
 static int name_in(const char *dir, const char *name, struct sockaddr_un *ret_address)
 {
     int dirfd = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);

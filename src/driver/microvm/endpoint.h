@@ -1,7 +1,8 @@
 /*
  * Unix sockets with a name in a directory, whatever the length of the directory's path.
  *
- * sun_path holds 108 bytes (unix(7)); the directory is therefore opened and named through /proc/self/fd.
+ * sun_path holds 108 bytes (unix(7)); the directory is therefore opened and named through
+ * /proc/self/fd.
  */
 #pragma once
 
@@ -12,6 +13,7 @@
  * removed. -1 on failure. */
 int sp_endpoint_listen(const char *dir, const char *name, GError **error);
 
-/* A connected, non-blocking, close-on-exec stream socket; -1 on failure. SP_ERROR_NOT_FOUND: there is no
- * socket, or nobody listens on it; SP_ERROR_UNAVAILABLE: its backlog stayed full until the deadline. */
+/* A connected, non-blocking, close-on-exec stream socket; -1 on failure. SP_ERROR_NOT_FOUND: there
+ * is no socket, or nobody listens on it; SP_ERROR_UNAVAILABLE: its backlog stayed full until the
+ * deadline. */
 int sp_endpoint_connect(const char *dir, const char *name, int64_t timeout_ms, GError **error);

@@ -4,6 +4,7 @@
 #include <glib.h>
 #include <stdint.h>
 
-/* Takes the lock, making the file if need be; closing the returned fd (close-on-exec) gives it back, and so
- * does the end of the process. -1: SP_ERROR_UNAVAILABLE when it is still held after timeout_ms. */
+/* Takes the lock, making the file if need be; closing the returned fd (close-on-exec) gives it
+ * back, and so does the end of the process. -1: SP_ERROR_UNAVAILABLE when it is still held after
+ * timeout_ms. */
 int sp_file_lock(const char *path, int64_t timeout_ms, GError **error);

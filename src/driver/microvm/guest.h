@@ -1,8 +1,9 @@
 /*
- * What a guest boots with: the kernel image and an initramfs made of the agent and the kernel's modules.
+ * What a guest boots with: the kernel image and an initramfs made of the agent and the kernel's
+ * modules.
  *
- * guest_dir holds vmlinux (an ELF with a PVH entry point), modules/order (one file name a line, in the order
- * of loading) and those files. Loaded once and again when a file has changed.
+ * guest_dir holds vmlinux (an ELF with a PVH entry point), modules/order (one file name a line, in
+ * the order of loading) and those files. Loaded once and again when a file has changed.
  */
 #pragma once
 
@@ -13,8 +14,8 @@
 
 struct sp_guest {
     gatomicrefcount refs;
-    char *stamp;   /* which versions of the files were read */
-    int kernel_fd; /* vmlinux, read-only */
+    char *stamp;      /* which versions of the files were read */
+    int kernel_fd;    /* vmlinux, read-only */
     int initramfs_fd; /* sealed memfd */
     char kernel_sha256[SP_HASH_HEX];
     char initramfs_sha256[SP_HASH_HEX];

@@ -7,27 +7,58 @@
 #define MAX_FILE 1e15
 
 static const struct sp_json_field file_fields[] = {
-    {.name = "size_bytes", .kind = SP_JSON_INT, .required = true, .max = MAX_FILE,
+    {.name = "size_bytes",
+     .kind = SP_JSON_INT,
+     .required = true,
+     .max = MAX_FILE,
      .offset = offsetof(struct sp_boot_file, size_bytes)},
-    {.name = "data_bytes", .kind = SP_JSON_INT, .required = true, .max = MAX_FILE,
+    {.name = "data_bytes",
+     .kind = SP_JSON_INT,
+     .required = true,
+     .max = MAX_FILE,
      .offset = offsetof(struct sp_boot_file, data_bytes)},
-    {.name = "sha256", .kind = SP_JSON_STRING, .required = true, .min = 64, .max = 64,
+    {.name = "sha256",
+     .kind = SP_JSON_STRING,
+     .required = true,
+     .min = 64,
+     .max = 64,
      .offset = offsetof(struct sp_boot_file, sha256)},
     {0},
 };
 
 static const struct sp_json_field fields[] = {
-    {.name = "format", .kind = SP_JSON_INT, .required = true, .min = SP_BOOT_FORMAT,
-     .max = SP_BOOT_FORMAT, .offset = offsetof(struct sp_boot_manifest, format)},
-    {.name = "key", .kind = SP_JSON_STRING, .required = true, .min = SP_BOOT_KEY_MAX - 1,
-     .max = SP_BOOT_KEY_MAX - 1, .offset = offsetof(struct sp_boot_manifest, key)},
-    {.name = "identity", .kind = SP_JSON_STRING, .required = true, .min = 1, .max = 4096,
+    {.name = "format",
+     .kind = SP_JSON_INT,
+     .required = true,
+     .min = SP_BOOT_FORMAT,
+     .max = SP_BOOT_FORMAT,
+     .offset = offsetof(struct sp_boot_manifest, format)},
+    {.name = "key",
+     .kind = SP_JSON_STRING,
+     .required = true,
+     .min = SP_BOOT_KEY_MAX - 1,
+     .max = SP_BOOT_KEY_MAX - 1,
+     .offset = offsetof(struct sp_boot_manifest, key)},
+    {.name = "identity",
+     .kind = SP_JSON_STRING,
+     .required = true,
+     .min = 1,
+     .max = 4096,
      .offset = offsetof(struct sp_boot_manifest, identity)},
-    {.name = "memory", .kind = SP_JSON_OBJECT, .required = true, .sub = file_fields,
+    {.name = "memory",
+     .kind = SP_JSON_OBJECT,
+     .required = true,
+     .sub = file_fields,
      .offset = offsetof(struct sp_boot_manifest, memory)},
-    {.name = "state", .kind = SP_JSON_OBJECT, .required = true, .sub = file_fields,
+    {.name = "state",
+     .kind = SP_JSON_OBJECT,
+     .required = true,
+     .sub = file_fields,
      .offset = offsetof(struct sp_boot_manifest, state)},
-    {.name = "disk", .kind = SP_JSON_OBJECT, .required = true, .sub = file_fields,
+    {.name = "disk",
+     .kind = SP_JSON_OBJECT,
+     .required = true,
+     .sub = file_fields,
      .offset = offsetof(struct sp_boot_manifest, disk)},
     {0},
 };
@@ -40,11 +71,10 @@ static json_t *file_value(const struct sp_boot_file *file)
 
 char *sp_boot_manifest_text(const struct sp_boot_manifest *manifest)
 {
-    g_autoptr(json_t) value =
-        json_pack("{s:I, s:s, s:s, s:o, s:o, s:o}", "format", (json_int_t)manifest->format, "key",
-                  manifest->key, "identity", manifest->identity, "memory",
-                  file_value(&manifest->memory), "state", file_value(&manifest->state), "disk",
-                  file_value(&manifest->disk));
+    g_autoptr(json_t) value = json_pack(
+        "{s:I, s:s, s:s, s:o, s:o, s:o}", "format", (json_int_t)manifest->format, "key",
+        manifest->key, "identity", manifest->identity, "memory", file_value(&manifest->memory),
+        "state", file_value(&manifest->state), "disk", file_value(&manifest->disk));
     return sp_json_dump(value);
 }
 

@@ -1,4 +1,5 @@
-/* manifest.json of a boot image: what the files beside it must be. Written last, so it marks a whole image. */
+/* manifest.json of a boot image: what the files beside it must be. Written last, so it marks a
+ * whole image. */
 #pragma once
 
 #include <glib.h>

@@ -154,8 +154,8 @@ static bool copy_all(struct copy *copy, off_t size, GError **error)
         off_t hole = data < 0 ? -1 : lseek(copy->from, data, SEEK_HOLE);
         if (hole < 0)
             return fail(error, "seek");
-        /* Ranges are widened to whole blocks, so that the digest does not depend on where a file system
-         * puts its holes. */
+        /* Ranges are widened to whole blocks, so that the digest does not depend on where a file
+         * system puts its holes. */
         data = MAX(at, data - data % BLOCK_BYTES);
         hole = MIN(size, hole + (BLOCK_BYTES - hole % BLOCK_BYTES) % BLOCK_BYTES);
         if (!copy_range(copy, data, hole, error))

@@ -1,8 +1,8 @@
 /*
  * Guest RAM as files: anonymous ones (memfd_create(2)) that QEMU maps, and sparse ones on disk.
  *
- * A boot image's RAM is held in one sealed memfd per worker and mapped privately by every VM made from it:
- * a VMM that was broken out of cannot change what the others see.
+ * A boot image's RAM is held in one sealed memfd per worker and mapped privately by every VM made
+ * from it: a VMM that was broken out of cannot change what the others see.
  */
 #pragma once
 
@@ -21,10 +21,11 @@ bool sp_memory_seal(int fd, GError **error);
 
 struct sp_memory_copied {
     int64_t size_bytes;
-    int64_t data_bytes;            /* in blocks of 4096 that are not all zero */
-    char sha256[SP_HASH_HEX]; /* over offset (u64, little-endian) and content of each such block, in order */
+    int64_t data_bytes;       /* in blocks of 4096 that are not all zero */
+    char sha256[SP_HASH_HEX]; /* over offset (u64, little-endian) and content of each such block, in
+                                 order */
 };
 
-/* Copies `from` to the empty file `to` and gives it the same size. Holes and blocks of zeros become holes.
- * to = -1: only looks. Blocks. */
+/* Copies `from` to the empty file `to` and gives it the same size. Holes and blocks of zeros become
+ * holes. to = -1: only looks. Blocks. */
 bool sp_memory_copy(int from, int to, struct sp_memory_copied *ret, GError **error);

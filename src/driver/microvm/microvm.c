@@ -108,8 +108,8 @@ struct sp_driver *sp_driver_microvm_new(const struct sp_driver_env *env, GError 
     vm->env = env;
     g_mutex_init(&vm->host_lock);
     g_mutex_init(&vm->images_lock);
-    vm->images = g_hash_table_new_full(g_str_hash, g_str_equal, g_free,
-                                       (GDestroyNotify)sp_boot_image_unref);
+    vm->images =
+        g_hash_table_new_full(g_str_hash, g_str_equal, g_free, (GDestroyNotify)sp_boot_image_unref);
     g_autofree char *found = g_find_program_in_path(QEMU);
     vm->qemu_path = found ? realpath(found, NULL) : NULL;
     vm->cgroups = sp_cgroups_open(NULL, env->cgroup_root, error);

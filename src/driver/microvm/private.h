@@ -15,9 +15,9 @@
 struct sp_vm_host {
     gatomicrefcount refs;
     enum sp_accel accel;
-    char *detail;       /* "kvm", or "tcg" and why */
+    char *detail; /* "kvm", or "tcg" and why */
     char *qemu_version;
-    char *host_cpu;     /* part of the boot key */
+    char *host_cpu; /* part of the boot key */
     unsigned tsc_khz;
     char *kvm_node; /* KVM only */
 };

@@ -18,9 +18,10 @@ struct sp_qmp;
 
 /* Takes over fd (also on failure), reads the greeting and negotiates. */
 struct sp_qmp *sp_qmp_open(int fd, int64_t timeout_ms, GError **error);
-/* The same over a new connection to the socket `name` in the directory dir. SP_ERROR_NOT_FOUND: no socket
- * there, or nobody listens on it. */
-struct sp_qmp *sp_qmp_connect(const char *dir, const char *name, int64_t timeout_ms, GError **error);
+/* The same over a new connection to the socket `name` in the directory dir. SP_ERROR_NOT_FOUND: no
+ * socket there, or nobody listens on it. */
+struct sp_qmp *sp_qmp_connect(const char *dir, const char *name, int64_t timeout_ms,
+                              GError **error);
 void sp_qmp_free(struct sp_qmp *qmp);
 
 /* "7.2.22 Debian 1:7.2+…" from the greeting. Borrowed. */

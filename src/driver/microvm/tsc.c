@@ -20,7 +20,8 @@ static int64_t raw_ns(void)
     return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
 }
 
-/* The best of several readings: the one during which the least time passed between the two clocks. */
+/* The best of several readings: the one during which the least time passed between the two clocks.
+ */
 static struct sample take_sample(void)
 {
     struct sample best = {0};

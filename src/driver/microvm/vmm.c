@@ -18,8 +18,8 @@
 static void add_root(struct sp_plan *plan, const struct sp_vmm_spec *spec,
                      const struct sp_vmm_files *files)
 {
-    static const char *const folders[] = {"usr/lib", "usr/lib64", "lib", "lib64",
-                                          "usr/share/qemu", "usr/share/seabios"};
+    static const char *const folders[] = {"usr/lib", "usr/lib64",      "lib",
+                                          "lib64",   "usr/share/qemu", "usr/share/seabios"};
     const unsigned flags = SP_MOUNT_RO | SP_MOUNT_NOSUID | SP_MOUNT_NODEV;
     static const char *const parents[] = {"usr", "usr/bin", "usr/share", "etc", "dev", "proc"};
 
@@ -77,7 +77,8 @@ struct sp_plan *sp_vmm_plan(const struct sp_vmm_spec *spec, const struct sp_vmm_
 {
     static const char *const env[] = {"LC_ALL=C", NULL};
     struct sp_plan *plan = sp_plan_new(spec->name);
-    sp_plan_namespaces(plan, CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS);
+    sp_plan_namespaces(plan,
+                       CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS);
     add_root(plan, spec, files);
     add_limits(plan, spec);
     add_fds(plan, spec, files);

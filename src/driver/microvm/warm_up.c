@@ -11,8 +11,10 @@
 static const char *const interpreters[][4] = {
     {"/bin/sh", "-c", "ls -la / /usr/bin >/dev/null; cat /etc/passwd >/dev/null", NULL},
     /* Twice: the second run reads what the first one has found worth reading. */
-    {"python3", "-c", "import json, os, re, subprocess, sys, random, hashlib, urllib.request", NULL},
-    {"python3", "-c", "import json, os, re, subprocess, sys, random, hashlib, urllib.request", NULL},
+    {"python3", "-c", "import json, os, re, subprocess, sys, random, hashlib, urllib.request",
+     NULL},
+    {"python3", "-c", "import json, os, re, subprocess, sys, random, hashlib, urllib.request",
+     NULL},
     {"node", "-e", "require('fs'); require('http'); require('crypto')", NULL},
 };
 

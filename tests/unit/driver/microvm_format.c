@@ -30,16 +30,29 @@ static void test_argv(void)
         struct sp_qemu_config config;
     } cases[] = {
         {"microvm_tcg_boot.txt",
-         {.qemu_path = "/usr/bin/qemu-system-x86_64", .accel = SP_ACCEL_TCG, .memory_mb = 512,
-          .vcpus = 2, .boot = true, .tsc_khz = 2596101}},
+         {.qemu_path = "/usr/bin/qemu-system-x86_64",
+          .accel = SP_ACCEL_TCG,
+          .memory_mb = 512,
+          .vcpus = 2,
+          .boot = true,
+          .tsc_khz = 2596101}},
         {"microvm_tcg_restore.txt",
-         {.qemu_path = "/usr/bin/qemu-system-x86_64", .accel = SP_ACCEL_TCG, .memory_mb = 512,
-          .vcpus = 2, .tsc_khz = 2596101}},
+         {.qemu_path = "/usr/bin/qemu-system-x86_64",
+          .accel = SP_ACCEL_TCG,
+          .memory_mb = 512,
+          .vcpus = 2,
+          .tsc_khz = 2596101}},
         {"microvm_kvm_boot.txt",
-         {.qemu_path = "/usr/bin/qemu-system-x86_64", .accel = SP_ACCEL_KVM, .memory_mb = 4096,
-          .vcpus = 1, .boot = true, .tsc_khz = 2596101}},
+         {.qemu_path = "/usr/bin/qemu-system-x86_64",
+          .accel = SP_ACCEL_KVM,
+          .memory_mb = 4096,
+          .vcpus = 1,
+          .boot = true,
+          .tsc_khz = 2596101}},
         {"microvm_kvm_restore.txt",
-         {.qemu_path = "/usr/bin/qemu-system-x86_64", .accel = SP_ACCEL_KVM, .memory_mb = 4096,
+         {.qemu_path = "/usr/bin/qemu-system-x86_64",
+          .accel = SP_ACCEL_KVM,
+          .memory_mb = 4096,
           .vcpus = 1}},
     };
     for (unsigned i = 0; i < G_N_ELEMENTS(cases); i++) {
@@ -58,8 +71,10 @@ static void test_plan(void)
     struct sp_vmm_spec spec = {
         .name = "sbx_test",
         .run_dir = "/run",
-        .config = {.qemu_path = "/usr/bin/qemu-system-x86_64", .accel = SP_ACCEL_KVM,
-                   .memory_mb = 512, .vcpus = 1},
+        .config = {.qemu_path = "/usr/bin/qemu-system-x86_64",
+                   .accel = SP_ACCEL_KVM,
+                   .memory_mb = 512,
+                   .vcpus = 1},
         .kvm_node = "/state/microvm/kvm",
         .uid = 0x50010000,
         .file_limit_bytes = 1 << 30,
@@ -173,12 +188,9 @@ static void test_cpio(void)
         const char *name;
         unsigned mode;
         const char *content;
-    } entries[] = {{"dev", 0040755, ""},
-                   {"init", 0100755, "12345"},
-                   {"modules", 0040755, ""},
-                   {"modules/empty", 0100644, ""},
-                   {"modules/a.ko", 0100644, "abcd"},
-                   {"TRAILER!!!", 0, ""}};
+    } entries[] = {
+        {"dev", 0040755, ""},           {"init", 0100755, "12345"},        {"modules", 0040755, ""},
+        {"modules/empty", 0100644, ""}, {"modules/a.ko", 0100644, "abcd"}, {"TRAILER!!!", 0, ""}};
     g_autoptr(GByteArray) archive = g_byte_array_new();
     for (unsigned i = 0; i + 1 < G_N_ELEMENTS(entries); i++) {
         if (entries[i].mode & 0040000)

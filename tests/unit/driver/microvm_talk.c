@@ -25,7 +25,8 @@ static void pair(int ret[2])
     g_assert_cmpint(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ret), ==, 0);
 }
 
-/* All that QEMU will say can be written before the client asks: ids are known, 1 is qmp_capabilities. */
+/* All that QEMU will say can be written before the client asks: ids are known, 1 is
+ * qmp_capabilities. */
 static struct sp_qmp *qmp_with(int fds[2], const char *script, GError **error)
 {
     pair(fds);
@@ -38,14 +39,15 @@ static void test_qmp_order(void)
 {
     int fds[2];
     g_autoptr(GError) error = NULL;
-    struct sp_qmp *qmp = qmp_with(fds,
-                                  "{\"event\": \"A\", \"data\": {\"n\": 1}}\r\n"
-                                  "{\"return\": {\"late\": 1}, \"id\": 99}\r\n"
-                                  "{\"return\": {\"x\": 2}, \"id\": 2}\r\n"
-                                  "{\"event\": \"A\", \"data\": {\"n\": 2}}\r\n"
-                                  "{\"event\": \"B\"}\r\n"
-                                  "{\"error\": {\"class\": \"C\", \"desc\": \"no\"}, \"id\": 3}\r\n",
-                                  &error);
+    struct sp_qmp *qmp =
+        qmp_with(fds,
+                 "{\"event\": \"A\", \"data\": {\"n\": 1}}\r\n"
+                 "{\"return\": {\"late\": 1}, \"id\": 99}\r\n"
+                 "{\"return\": {\"x\": 2}, \"id\": 2}\r\n"
+                 "{\"event\": \"A\", \"data\": {\"n\": 2}}\r\n"
+                 "{\"event\": \"B\"}\r\n"
+                 "{\"error\": {\"class\": \"C\", \"desc\": \"no\"}, \"id\": 3}\r\n",
+                 &error);
     g_assert_no_error(error);
     g_assert_cmpstr(sp_qmp_version(qmp), ==, "7.2.22 Debian");
     json_t *value = sp_qmp_call(qmp, "x", NULL, -1, 1000, &error);
@@ -81,15 +83,17 @@ static void test_qmp_fd(void)
     struct sp_qmp *qmp = qmp_with(fds, "{\"return\": {}, \"id\": 2}\r\n", &error);
     int pipes[2];
     g_assert_cmpint(pipe2(pipes, O_CLOEXEC), ==, 0);
-    g_assert_true(sp_qmp_run(qmp, "getfd", json_pack("{s:s}", "fdname", "state"), pipes[1], 1000,
-                             &error));
+    g_assert_true(
+        sp_qmp_run(qmp, "getfd", json_pack("{s:s}", "fdname", "state"), pipes[1], 1000, &error));
     union {
         struct cmsghdr header;
         char bytes[CMSG_SPACE(sizeof(int))];
     } control;
     char text[4096];
     struct iovec iov = {text, sizeof text};
-    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control,
+    struct msghdr msg = {.msg_iov = &iov,
+                         .msg_iovlen = 1,
+                         .msg_control = &control,
                          .msg_controllen = sizeof control};
     /* The two commands may come in one read, or in two. */
     int passed = -1;
@@ -124,10 +128,8 @@ static gpointer flood(gpointer data)
 static void test_qmp_hostile(void)
 {
     static const char *const bad[] = {
-        "{\"return\": {}}\r\n",
-        "hello\r\n",
-        "{\"QMP\": {}}\r\n",
-        GREETING "{\"error\": {\"class\": \"C\", \"desc\": \"no\"}}\r\n",
+        "{\"return\": {}}\r\n",  "hello\r\n",
+        "{\"QMP\": {}}\r\n",     GREETING "{\"error\": {\"class\": \"C\", \"desc\": \"no\"}}\r\n",
         GREETING "nonsense\r\n",
     };
     for (unsigned i = 0; i < G_N_ELEMENTS(bad); i++) {
@@ -195,15 +197,16 @@ static void test_endpoint(void)
 struct peer {
     int fd;
     unsigned deaf_hellos; /* so many HELLOs are not answered */
-    bool garbage; /* says something else before its HELLO_OK */
-    bool refuse; /* answers requests with ERROR */
-    uint64_t zeros; /* bytes that were no frame */
+    bool garbage;         /* says something else before its HELLO_OK */
+    bool refuse;          /* answers requests with ERROR */
+    uint64_t zeros;       /* bytes that were no frame */
 };
 
 static void reply(struct peer *peer, uint8_t type, uint32_t tag, const struct sp_pack *payload)
 {
     uint8_t head[SP_FRAME_HEADER_BYTES];
-    struct sp_frame_header header = {.type = type, .payload_len = (uint32_t)payload->len, .tag = tag};
+    struct sp_frame_header header = {
+        .type = type, .payload_len = (uint32_t)payload->len, .tag = tag};
     sp_frame_header_encode(&header, head);
     g_assert_cmpint(send(peer->fd, head, sizeof head, MSG_NOSIGNAL), ==, sizeof head);
     if (payload->len > 0)
