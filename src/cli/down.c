@@ -1,0 +1,202 @@
+/*
+ * `space down`: ends everything of an installation: deletes its sandboxes, stops `space up`, unmounts what
+ * it has mounted. Data stays: templates, the database, the keys.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <gio/gio.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "cli/client.h"
+#include "cli/client_options.h"
+#include "cli/output.h"
+#include "cli/sandbox_options.h"
+#include "cli/up.h"
+#include "cli/verbs.h"
+#include "disk/image.h"
+#include "disk/volume.h"
+#include "os/cgroup.h"
+#include "os/cleanup.h"
+#include "os/pidfd.h"
+
+#define READY_TIMEOUT_MS 120000
+#define STOP_TIMEOUT_MS 15000
+#define UP_ENDS_MS 40000
+#define DELETE_MS 60000
+
+struct down_options {
+    struct sp_help_option help; /* first */
+    bool fake_driver;
+    char *state;
+    char *agent;
+    char *guest_dir;
+};
+
+#define OFFSET(member) offsetof(struct down_options, member)
+const struct sp_option sp_down_options[] = {
+    {"state", 0, SP_OPTION_STRING, OFFSET(state), "DIR",
+     "state directory (default " SP_STATE_DIR_DEFAULT ")", 0},
+    {"agent", 0, SP_OPTION_STRING, OFFSET(agent), "FILE", "another space-agent", 0},
+    {"guest-dir", 0, SP_OPTION_STRING, OFFSET(guest_dir), "DIR",
+     "another kernel and modules for microVMs", 0},
+    {"fake-driver", 0, SP_OPTION_FLAG, OFFSET(fake_driver), NULL, "for tests: no real sandboxes", 0},
+    SP_OPTION_HELP,
+    {0},
+};
+const size_t sp_down_options_bytes = sizeof(struct down_options);
+
+/* Number of run directories: what a worker has of sandboxes, whether or not a server knows them. */
+static unsigned count_run_directories(const char *state)
+{
+    g_autofree char *path = g_build_filename(state, "run", "sandboxes", NULL);
+    g_autoptr(GDir) dir = g_dir_open(path, 0, NULL);
+    unsigned n = 0;
+    while (dir && g_dir_read_name(dir))
+        n++;
+    return n;
+}
+
+/* Deletes all at once, then waits for each. *ret_n gets how many there were. */
+static bool delete_all(struct sp_client *api, unsigned *ret_n, GError **error)
+{
+    g_autoptr(json_t) list = sp_client_list(api, "/v1/sandboxes", error);
+    if (!list)
+        return false;
+    g_autoptr(json_t) operations = json_array();
+    size_t i;
+    json_t *item;
+    json_array_foreach(json_object_get(list, "items"), i, item) {
+        g_autoptr(json_t) wrapped = json_pack("{s:O}", "sandbox", item);
+        g_autofree char *path = sp_sandbox_path(wrapped);
+        g_autoptr(GError) cause = NULL;
+        struct sp_client_request request = {.method = "DELETE", .path = path};
+        g_autoptr(json_t) answer = path ? sp_client_call(api, &request, NULL, &cause) : NULL;
+        if (answer) {
+            json_array_append(operations, json_object_get(answer, "operation"));
+        } else if (!g_error_matches(cause, SP_ERROR, SP_ERROR_NOT_FOUND)) {
+            g_propagate_error(error, g_steal_pointer(&cause));
+            return false;
+        }
+    }
+    json_array_foreach(operations, i, item) {
+        g_autoptr(json_t) ended =
+            sp_client_wait_operation(api, item, DELETE_MS, (struct sp_client_cancel){0}, error);
+        if (!ended)
+            return false;
+    }
+    *ret_n += (unsigned)json_array_size(operations);
+    return true;
+}
+
+static bool end_running_up(const char *state, pid_t pid, unsigned *ret_n, GError **error)
+{
+    SP_CLEANUP(sp_client_free_p) struct sp_client *api = sp_client_open(state, error);
+    SP_CLEANUP(sp_close_fdp) int pidfd = api ? sp_pidfd_open(pid, error) : -1;
+    if (pidfd < 0 || !delete_all(api, ret_n, error))
+        return false;
+    /* The lock's holder was asked for before the pidfd was opened: it is the same process if it still
+     * is the holder. */
+    if (sp_state_dir_holder(state) == pid && !sp_pidfd_signal(pidfd, SIGTERM, error))
+        return false;
+    if (sp_pidfd_wait(pidfd, UP_ENDS_MS))
+        return true;
+    g_set_error(error, SP_ERROR, SP_ERROR_UNAVAILABLE, "`space up` (pid %d) does not end", (int)pid);
+    return false;
+}
+
+/* A loopback address that is free now. */
+static char *free_address(void)
+{
+    g_autoptr(GInetAddress) loopback = g_inet_address_new_loopback(G_SOCKET_FAMILY_IPV4);
+    g_autoptr(GSocketAddress) any = g_inet_socket_address_new(loopback, 0);
+    g_autoptr(GSocket) socket =
+        g_socket_new(G_SOCKET_FAMILY_IPV4, G_SOCKET_TYPE_STREAM, G_SOCKET_PROTOCOL_TCP, NULL);
+    if (!socket || !g_socket_bind(socket, any, FALSE, NULL))
+        return g_strdup(SP_UP_API_DEFAULT);
+    g_autoptr(GSocketAddress) bound = g_socket_get_local_address(socket, NULL);
+    return g_strdup_printf("127.0.0.1:%u",
+                           g_inet_socket_address_get_port(G_INET_SOCKET_ADDRESS(bound)));
+}
+
+/* No daemons run, but sandboxes may: they are deleted the proper way, by daemons for a moment. */
+static bool end_by_own_daemons(const struct down_options *o, const char *state, unsigned *ret_n,
+                               GError **error)
+{
+    g_autofree char *api_address = free_address();
+    g_autofree char *data_address = free_address();
+    struct sp_up_config config = {.state = state,
+                                  .api = api_address,
+                                  .data = data_address,
+                                  .agent = o->agent,
+                                  .guest_dir = o->guest_dir,
+                                  .fake_driver = o->fake_driver};
+    struct sp_up up = {0};
+    if (!sp_up_start(&up, &config, error))
+        return false;
+    bool ok = sp_up_wait_ready(&up, READY_TIMEOUT_MS, error);
+    if (ok) {
+        struct sp_client *api = sp_client_open_with(&up.conf);
+        ok = delete_all(api, ret_n, error);
+        sp_client_free(api);
+    }
+    sp_supervisor_stop(up.supervisor, STOP_TIMEOUT_MS);
+    sp_up_end(&up);
+    return ok;
+}
+
+/* What the installation has mounted and made outside of its directory. */
+static bool take_down_host(const char *state, GError **error)
+{
+    struct sp_images *images = sp_images_new(state);
+    bool ok = sp_images_unmount(images, NULL, error);
+    sp_images_free(images);
+    if (!ok || !sp_volume_unmount(state, error))
+        return false;
+    g_autofree char *root = sp_up_cgroup_root(state);
+    SP_CLEANUP(sp_cgroups_free_p) struct sp_cgroups *cgroups = sp_cgroups_open(NULL, root, NULL);
+    return !cgroups || sp_cgroups_remove_root(cgroups, error);
+}
+
+static bool bring_down(const struct down_options *o, const char *state, unsigned *ret_n,
+                       GError **error)
+{
+    pid_t pid = sp_state_dir_holder(state);
+    if (pid && !end_running_up(state, pid, ret_n, error))
+        return false;
+    if (!pid && count_run_directories(state) && !end_by_own_daemons(o, state, ret_n, error))
+        return false;
+    unsigned left = count_run_directories(state);
+    if (left) {
+        g_set_error(error, SP_ERROR, SP_ERROR_FAILED_PRECONDITION,
+                    "%u sandboxes below %s/run/sandboxes are not known to this installation's server; "
+                    "they were left alone",
+                    left, state);
+        return false;
+    }
+    return take_down_host(state, error);
+}
+
+int sp_down_verb(const struct sp_invocation *invocation)
+{
+    const struct down_options *o = invocation->options;
+    g_autoptr(GError) error = NULL;
+    sp_log_init("down", SP_LOG_WARNING);
+    g_autofree char *state =
+        g_canonicalize_filename(o->state ? o->state : SP_STATE_DIR_DEFAULT, NULL);
+    if (!g_file_test(state, G_FILE_TEST_IS_DIR)) {
+        printf("nothing to end: %s does not exist\n", state);
+        return sp_output_finish(0);
+    }
+    unsigned n = 0;
+    if (!bring_down(o, state, &n, &error))
+        return sp_output_error(error);
+    printf("ended; %u sandbox%s deleted\n", n, n == 1 ? "" : "es");
+    return sp_output_finish(0);
+}
