@@ -31,6 +31,14 @@ static void send_ack(struct agent *a, uint32_t tag, struct session *s)
     link_commit(&a->link, SP_FRAME_STDIN_ACK, tag, &p);
 }
 
+/* The host waits for a window: tells it that there is one again, or that there never will be. */
+static void end_wait(struct agent *a, struct session *s)
+{
+    if (s->input.shut && !s->forgotten && a->link.greeted && !a->link.quiet &&
+        link_has_room(&a->link, 256))
+        send_ack(a, 0, s);
+}
+
 void input_end(struct agent *a, struct session *s)
 {
     struct input *in = &s->input;
@@ -45,6 +53,7 @@ void input_end(struct agent *a, struct session *s)
     close(in->fd);
     in->fd = -1;
     in->child_closed = !in->close_asked;
+    end_wait(a, s);
 }
 
 static void set_watched(struct agent *a, struct session *s, bool wanted)
@@ -108,8 +117,8 @@ void input_ready(struct agent *a, struct session *s)
     set_watched(a, s, false);
     if (in->close_asked)
         finish_close(a, s);
-    else if (in->shut && a->link.greeted && !a->link.quiet && link_has_room(&a->link, 256))
-        send_ack(a, 0, s);
+    else
+        end_wait(a, s);
 }
 
 /* Takes new bytes: into the pipe while nothing waits before them, else into the buffer. */

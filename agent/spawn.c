@@ -19,7 +19,8 @@
 #include <unistd.h>
 
 #define STACK_BYTES (64u * 1024u)
-#define EXEC_DEADLINE_S 10
+#define EXEC_DEADLINE_MS 10000u
+#define RESUME_MS 10
 #define CANDIDATE_BYTES 4352u /* PATH_MAX, and the longest file name */
 #define SIGNAL_SET_BYTES 8u   /* the kernel's sigset_t */
 #define CLEAR_SIGHAND 0x100000000ull /* CLONE_CLEAR_SIGHAND, since Linux 5.5 */
@@ -73,12 +74,22 @@ IN_CHILD static void child_write_file(int dir_fd, const char *name, const char *
     syscall(SYS_close, fd);
 }
 
-IN_CHILD static void child_user(struct child *c)
+/* Groups, and the user for access to files: enough for chdir, and no other process of the user may
+ * send us signals yet. */
+IN_CHILD static void child_groups(struct child *c)
 {
     const struct account *account = c->request->account;
     if (syscall(SYS_setgroups, account->group_count, account->groups) < 0 ||
-        syscall(SYS_setresgid, account->gid, account->gid, account->gid) < 0 ||
-        syscall(SYS_setresuid, account->uid, account->uid, account->uid) < 0)
+        syscall(SYS_setresgid, account->gid, account->gid, account->gid) < 0)
+        child_fail(c, SPAWN_USER, errno);
+    syscall(SYS_setfsuid, account->uid);
+}
+
+/* The last thing before execve: a process of the same user may stop us from here on. */
+IN_CHILD static void child_user(struct child *c)
+{
+    uid_t uid = c->request->account->uid;
+    if (syscall(SYS_setresuid, uid, uid, uid) < 0)
         child_fail(c, SPAWN_USER, errno);
 }
 
@@ -172,7 +183,7 @@ IN_CHILD static int child_main(void *argument)
     if (request->terminal && syscall(SYS_ioctl, 0, TIOCSCTTY, 0) < 0)
         child_fail(c, SPAWN_SETUP, errno);
     child_signals(c->by_clone);
-    child_user(c);
+    child_groups(c);
     if (syscall(SYS_chdir, request->plan->cwd) < 0 &&
         (!request->plan->cwd_is_home || syscall(SYS_chdir, "/") < 0))
         child_fail(c, SPAWN_CWD, errno);
@@ -180,6 +191,7 @@ IN_CHILD static int child_main(void *argument)
         child_fail(c, SPAWN_SETUP, errno);
     if (request->deny_clone3)
         child_deny_clone3(c);
+    child_user(c);
     child_exec(c);
 }
 
@@ -237,18 +249,20 @@ static pid_t clone_child(struct child *c, uint8_t *stack)
                  NULL, &c->alive);
 }
 
-/* false: the child was still in our memory at the deadline. */
-static bool wait_gone(struct child *c)
+/* false: the child was still in our memory at the deadline. Meanwhile a child that a hostile process
+ * has stopped is set going again. */
+static bool wait_gone(struct child *c, pid_t pid)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += EXEC_DEADLINE_S;
+    const struct timespec step = {.tv_nsec = RESUME_MS * 1000000L};
+    uint64_t until_us = agent_clock_us() + EXEC_DEADLINE_MS * 1000ull;
     while (c->alive) {
         /* Not FUTEX_PRIVATE: the kernel's wake at the end of a task is not private either. */
-        if (syscall(SYS_futex, &c->alive, FUTEX_WAIT_BITSET, 1, &until, NULL,
-                    FUTEX_BITSET_MATCH_ANY) < 0 &&
-            errno == ETIMEDOUT)
-            return !c->alive;
+        if (syscall(SYS_futex, &c->alive, FUTEX_WAIT, 1, &step, NULL, 0) < 0 &&
+            errno == ETIMEDOUT && c->alive) {
+            if (agent_clock_us() >= until_us)
+                return false;
+            kill(pid, SIGCONT);
+        }
     }
     return true;
 }
@@ -275,7 +289,7 @@ struct spawn_result spawn_child(void **block, const struct spawn_request *reques
     if (result.pid < 0) {
         result.error = errno;
         result.pid = 0;
-    } else if (!wait_gone(c)) {
+    } else if (!wait_gone(c, result.pid)) {
         kill(result.pid, SIGKILL);
         result.stage = SPAWN_STUCK;
         result.error = ETIMEDOUT;

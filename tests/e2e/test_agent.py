@@ -600,6 +600,20 @@ def test_stdin_closed_by_child(link):
     assert e.value.code == "process_exited"
 
 
+def test_stdin_closes_while_shut(link):
+    link.start("s", ["sh", "-c", "sleep 0.5; exec <&-; sleep 0.5"], stdin=1)
+    offset = 0
+    while True:
+        ack = link.stdin("s", offset, b"q" * 60_000)
+        offset = ack.accepted
+        if ack.window_end == offset:
+            break
+    deadline = time.monotonic() + 5
+    while not link.acks:
+        link.keep(*link.receive(deadline))
+    assert link.acks[-1].closed == 1
+
+
 # --- signals, time-outs -------------------------------------------------------------------------
 
 
@@ -878,6 +892,33 @@ def test_hostile_frames(agent):
     assert e.value.code == "invalid"
     link.send(frame(201, 0, b"no answer is wanted"))
     assert link.run("x", ["echo", "fine"])[0] == b"fine\n"
+
+
+STOPPER = """
+import os, signal, time
+end = time.monotonic() + 1.5
+while time.monotonic() < end:
+    try:
+        os.kill(-1, signal.SIGSTOP)
+    except OSError:
+        pass
+"""
+
+
+def test_a_child_stopped_before_its_execve(link):
+    """A process of the same user stops whatever it can see, all the time: the agent still answers."""
+    link.start("stopper", ["/usr/bin/python3", "-c", STOPPER], user="user", cwd="/")
+    begin = time.monotonic()
+    slowest, count = 0, 0
+    while time.monotonic() - begin < 1.2:
+        before = time.monotonic()
+        link.start(f"s{count}", ["/bin/true"], user="user", cwd="/")
+        slowest, count = max(slowest, time.monotonic() - before), count + 1
+        link.forget(f"s{count - 1}")
+    print(f"\n{count} starts, the slowest took {slowest * 1000:.0f} ms")
+    assert count > 20 and slowest < 13, (count, slowest)
+    assert link.request(al.PING)[0] == al.PONG
+    link.forget("stopper")
 
 
 def test_too_many(agent, link):
