@@ -1,0 +1,307 @@
+#include "driver/fake/fake.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/time.h"
+#include "driver/record.h"
+
+#define GROUP "fake"
+#define SOCKET_NAME "agent.sock"
+#define START_MS 10000
+#define END_MS 10000
+
+struct fake_driver {
+    struct sp_driver base;
+    struct sp_driver_env env;
+};
+struct fake {
+    struct sp_instance base;
+    char *run_dir;
+    int pidfd;
+};
+
+/* The agent writes its names into /etc: it gets one of its own. $0 is the run directory, $1 the agent. */
+static const char script[] = "mkdir \"$0/etc\" && mount -t tmpfs none \"$0/etc\" && "
+                             "cp -a /etc/. \"$0/etc/\" && mount --bind \"$0/etc\" /etc && "
+                             "exec \"$1\" --link-fd=3";
+
+static void probe(struct sp_driver *driver, struct sp_tier_status *ret)
+{
+    *ret = (struct sp_tier_status){geteuid() == 0, g_strdup("fake, for tests only")};
+}
+
+static bool prepare(struct sp_driver *driver, const char *template_dir, const struct sp_shape *shape,
+                    sp_progress_fn progress, void *user, GError **error)
+{
+    return true;
+}
+
+/* A path of any length for sun_path: through an open directory. */
+static int dir_address(const char *run_dir, struct sockaddr_un *ret, GError **error)
+{
+    int dir = open(run_dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (dir < 0) {
+        sp_error_set_errno(error, SP_ERROR_UNAVAILABLE, errno, "%s", run_dir);
+        return -1;
+    }
+    *ret = (struct sockaddr_un){.sun_family = AF_UNIX};
+    g_snprintf(ret->sun_path, sizeof(ret->sun_path), "/proc/self/fd/%d/" SOCKET_NAME, dir);
+    return dir;
+}
+
+static int listen_socket(const char *run_dir, GError **error)
+{
+    struct sockaddr_un address;
+    int dir = dir_address(run_dir, &address, error);
+    if (dir < 0)
+        return -1;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0 || listen(fd, 4) < 0) {
+        sp_error_set_errno(error, SP_ERROR_UNAVAILABLE, errno, "listening in %s", run_dir);
+        if (fd >= 0)
+            close(fd);
+        fd = -1;
+    }
+    close(dir);
+    return fd;
+}
+
+/* Starts unshare with the socket as fd 3; 0 on failure. */
+static pid_t start(const struct fake_driver *driver, const char *run_dir, int socket_fd,
+                   GError **error)
+{
+    char *const argv[] = {(char *)"unshare", (char *)"--uts", (char *)"--mount", (char *)"--pid",
+                          (char *)"--fork", (char *)"--mount-proc", (char *)"--kill-child=SIGKILL",
+                          (char *)"sh", (char *)"-c", (char *)script, (char *)run_dir,
+                          (char *)driver->env.agent_path, NULL};
+    char *const env[] = {(char *)"PATH=/usr/sbin:/usr/bin:/sbin:/bin", NULL};
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    g_autofree char *log = g_build_filename(run_dir, "agent.log", NULL);
+    posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_addopen(&actions, 1, log, O_WRONLY | O_CREAT | O_APPEND, 0600);
+    posix_spawn_file_actions_adddup2(&actions, 1, 2);
+    posix_spawn_file_actions_adddup2(&actions, socket_fd, 3);
+    posix_spawnattr_t attributes;
+    sigset_t none;
+    sigemptyset(&none);
+    posix_spawnattr_init(&attributes);
+    posix_spawnattr_setsigmask(&attributes, &none);
+    posix_spawnattr_setpgroup(&attributes, 0); /* a signal to the worker's group is not for it */
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
+    pid_t pid = 0;
+    int failed = posix_spawnp(&pid, argv[0], &actions, &attributes, argv, env);
+    posix_spawn_file_actions_destroy(&actions);
+    posix_spawnattr_destroy(&attributes);
+    if (failed) {
+        sp_error_set_errno(error, SP_ERROR_UNAVAILABLE, failed, "starting unshare");
+        return 0;
+    }
+    return pid;
+}
+
+/* Host pid of the only child of a process: the first one in the new pid namespace. 0: none yet. */
+static pid_t child_of(pid_t pid)
+{
+    g_autofree char *path = g_strdup_printf("/proc/%d/task/%d/children", pid, pid);
+    g_autofree char *text = NULL;
+    if (!g_file_get_contents(path, &text, NULL, NULL))
+        return 0;
+    return (pid_t)g_ascii_strtoll(text, NULL, 10);
+}
+
+/* Waits for the agent to have been exec'd and its pid to be recorded. */
+static bool await_agent(struct sp_record *record, const char *agent_path, pid_t launcher,
+                        GError **error)
+{
+    int64_t deadline = sp_time_monotonic_ms() + START_MS;
+    g_autofree char *name = g_path_get_basename(agent_path);
+    while (sp_time_monotonic_ms() < deadline) {
+        pid_t pid = child_of(launcher);
+        g_autofree char *path = g_strdup_printf("/proc/%d/exe", pid);
+        g_autofree char *exe = pid > 0 ? g_file_read_link(path, NULL) : NULL;
+        g_autofree char *base = exe ? g_path_get_basename(exe) : NULL;
+        if (g_strcmp0(base, name) == 0)
+            return sp_record_set_process(record, pid, error);
+        g_usleep(2000);
+    }
+    g_set_error(error, SP_ERROR, SP_ERROR_UNAVAILABLE, "the agent did not start");
+    return false;
+}
+
+static bool destroy(struct sp_driver *driver, const char *run_dir, GError **error);
+
+static struct sp_instance *instance_of(struct sp_driver *driver, const char *run_dir, int pidfd)
+{
+    struct fake *fake = g_new0(struct fake, 1);
+    fake->base.driver = driver;
+    fake->run_dir = g_strdup(run_dir);
+    fake->pidfd = pidfd;
+    return &fake->base;
+}
+
+static bool start_recorded(struct fake_driver *driver, const struct sp_driver_spec *spec,
+                           struct sp_record *record, GError **error)
+{
+    if (!sp_record_save(spec->run_dir, record, error))
+        return false;
+    int socket_fd = listen_socket(spec->run_dir, error);
+    if (socket_fd < 0)
+        return false;
+    pid_t launcher = start(driver, spec->run_dir, socket_fd, error);
+    close(socket_fd);
+    if (launcher == 0)
+        return false;
+    record->extra = g_key_file_new();
+    g_key_file_set_integer(record->extra, GROUP, "launcher", launcher);
+    if (!sp_record_save(spec->run_dir, record, error) ||
+        !await_agent(record, driver->env.agent_path, launcher, error))
+        return false;
+    record->started = true;
+    return sp_record_save(spec->run_dir, record, error);
+}
+
+static struct sp_instance *create(struct sp_driver *base, const struct sp_driver_spec *spec,
+                                  sp_step_fn step, void *user, GError **error)
+{
+    struct fake_driver *driver = (struct fake_driver *)base;
+    int64_t began = sp_time_monotonic_us();
+    struct sp_record record = {
+        .id = g_strdup(spec->id),
+        .tier = g_strdup("container"),
+        .template_digest = g_strdup(spec->template_digest),
+        .slot = spec->slot,
+    };
+    int pidfd = -1;
+    if (start_recorded(driver, spec, &record, error))
+        pidfd = sp_record_open_process(&record, error);
+    sp_record_clear(&record);
+    if (pidfd < 0) {
+        destroy(base, spec->run_dir, NULL);
+        return NULL;
+    }
+    if (step)
+        step(user, "start", sp_time_monotonic_us() - began);
+    return instance_of(base, spec->run_dir, pidfd);
+}
+
+static struct sp_instance *adopt(struct sp_driver *driver, const char *run_dir, GError **error)
+{
+    struct sp_record record = {0};
+    if (!sp_record_load(run_dir, &record, error))
+        return NULL;
+    int pidfd = -1;
+    if (record.started)
+        pidfd = sp_record_open_process(&record, error);
+    else
+        g_set_error(error, SP_ERROR, SP_ERROR_NOT_FOUND, "it was never started");
+    sp_record_clear(&record);
+    return pidfd >= 0 ? instance_of(driver, run_dir, pidfd) : NULL;
+}
+
+static bool await_end(int pidfd, GError **error)
+{
+    struct pollfd fd = {.fd = pidfd, .events = POLLIN};
+    if (poll(&fd, 1, END_MS) == 1)
+        return true;
+    g_set_error(error, SP_ERROR, SP_ERROR_UNAVAILABLE, "the agent does not end");
+    return false;
+}
+
+static bool destroy(struct sp_driver *driver, const char *run_dir, GError **error)
+{
+    struct sp_record record = {0};
+    GError *cause = NULL;
+    bool gone = true;
+    if (!sp_record_load(run_dir, &record, &cause)) {
+        gone = g_error_matches(cause, SP_ERROR, SP_ERROR_NOT_FOUND);
+        if (gone)
+            g_error_free(cause);
+        else
+            g_propagate_error(error, cause);
+        return gone;
+    }
+    /* unshare first: its child dies with it, also one that is not the agent yet. */
+    pid_t launcher = record.extra ? g_key_file_get_integer(record.extra, GROUP, "launcher", NULL) : 0;
+    int pidfd = record.pid > 0 ? sp_record_open_process(&record, NULL) : -1;
+    if (pidfd >= 0) {
+        gone = syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, NULL, 0) == 0 && await_end(pidfd, error);
+        close(pidfd);
+    }
+    if (launcher > 0 && waitpid(launcher, NULL, WNOHANG) == 0) {
+        kill(launcher, SIGKILL); /* our child, not reaped yet: the pid is surely its own */
+        waitpid(launcher, NULL, 0);
+    }
+    sp_record_clear(&record);
+    return gone;
+}
+
+static int connect_agent(struct sp_instance *instance, GError **error)
+{
+    struct fake *fake = (struct fake *)instance;
+    struct sockaddr_un address;
+    int dir = dir_address(fake->run_dir, &address, error);
+    if (dir < 0)
+        return -1;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0) {
+        sp_error_set_errno(error, SP_ERROR_UNAVAILABLE, errno, "connecting to the agent");
+        if (fd >= 0)
+            close(fd);
+        fd = -1;
+    }
+    close(dir);
+    return fd;
+}
+
+static int pidfd_of(struct sp_instance *instance)
+{
+    return ((struct fake *)instance)->pidfd;
+}
+
+static void instance_free(struct sp_instance *instance)
+{
+    struct fake *fake = (struct fake *)instance;
+    close(fake->pidfd);
+    g_free(fake->run_dir);
+    g_free(fake);
+}
+
+static void driver_free(struct sp_driver *driver)
+{
+    g_free(driver);
+}
+
+static const struct sp_driver_ops ops = {
+    .tier = "container",
+    .probe = probe,
+    .prepare = prepare,
+    .create = create,
+    .adopt = adopt,
+    .destroy = destroy,
+    .connect_agent = connect_agent,
+    .pidfd = pidfd_of,
+    .max_event_data = 32768,
+    .instance_free = instance_free,
+    .driver_free = driver_free,
+};
+
+struct sp_driver *sp_driver_fake_new(const struct sp_driver_env *env, GError **error)
+{
+    struct fake_driver *driver = g_new0(struct fake_driver, 1);
+    driver->base.ops = &ops;
+    driver->env = *env;
+    return &driver->base;
+}
