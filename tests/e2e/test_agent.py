@@ -1,5 +1,5 @@
 """The agent by itself: the real binary as PID 1 of its own pid and mount namespace, spoken to over its
-socket. Needs root; SPACE_AGENT names the binary (the build directories are searched otherwise)."""
+socket. Needs root; SPACE_AGENT names the binary (default: the one in $SPACE_BUILD or build/)."""
 
 import hashlib
 import os
@@ -59,17 +59,11 @@ os.execvp(sys.argv[1], sys.argv[1:])
 
 
 def find_agent():
-    named = os.environ.get("SPACE_AGENT")
-    if named:
-        return named
-    found = []
-    for name in os.listdir(ROOT):
-        path = os.path.join(ROOT, name, "agent", "space-agent")
-        if name.startswith("build") and os.path.exists(path):
-            found.append(path)
-    if not found:
-        pytest.fail("space-agent is not built (set SPACE_AGENT)")
-    return max(found, key=os.path.getmtime)
+    path = os.environ.get("SPACE_AGENT") or os.path.join(
+        os.environ.get("SPACE_BUILD", os.path.join(ROOT, "build")), "agent", "space-agent")
+    if not os.path.exists(path):
+        pytest.fail(f"{path} is not built (SPACE_AGENT names another)")
+    return path
 
 
 def is_sanitized():
