@@ -118,22 +118,29 @@ static bool can_walk(const char *dir, uid_t uid)
     return fd >= 0;
 }
 
+/* A mount namespace of our own with dir at PRIVATE_PLACE. */
+static bool mount_privately(const char *dir)
+{
+    if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) != 0)
+        return false;
+    /* Opened in the new namespace, for only its mounts can be bound in it, and before the tmpfs, which
+     * may hide the path. */
+    SP_CLEANUP(sp_close_fdp) int fd = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    g_autofree char *source = g_strdup_printf("/proc/self/fd/%d", fd);
+    return fd >= 0 &&
+           mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777,size=64m") == 0 &&
+           mkdir(PRIVATE_PLACE, 0755) == 0 && chmod(PRIVATE_PLACE, 0755) == 0 &&
+           mount(source, PRIVATE_PLACE, NULL, MS_BIND, NULL) == 0;
+}
+
 char *sp_daemon_reachable(const char *dir, uid_t uid, GError **error)
 {
     if (can_walk(dir, uid))
         return g_strdup(dir);
-    SP_CLEANUP(sp_close_fdp) int fd = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    /* The source is named by its descriptor: the tmpfs may hide its path. */
-    g_autofree char *source = g_strdup_printf("/proc/self/fd/%d", fd);
-    if (fd < 0 || unshare(CLONE_NEWNS) != 0 ||
-        mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) != 0 ||
-        mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777,size=64m") != 0 ||
-        mkdir(PRIVATE_PLACE, 0755) != 0 ||
-        mount(source, PRIVATE_PLACE, NULL, MS_BIND, NULL) != 0 || !can_walk(PRIVATE_PLACE, uid)) {
-        sp_error_set_errno(error, SP_ERROR_FAILED_PRECONDITION, errno,
-                           "uid %u cannot reach %s: a directory above it is closed to others",
-                           (unsigned)uid, dir);
-        return NULL;
-    }
-    return g_strdup(PRIVATE_PLACE);
+    if (mount_privately(dir) && can_walk(PRIVATE_PLACE, uid))
+        return g_strdup(PRIVATE_PLACE);
+    sp_error_set_errno(error, SP_ERROR_FAILED_PRECONDITION, errno,
+                       "uid %u cannot reach %s: a directory above it is closed to others",
+                       (unsigned)uid, dir);
+    return NULL;
 }

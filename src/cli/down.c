@@ -2,12 +2,9 @@
  * `space down`: ends everything of an installation: deletes its sandboxes, stops `space up`, unmounts what
  * it has mounted. Data stays: templates, the database, the keys.
  */
-#include <dirent.h>
-#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <gio/gio.h>
@@ -151,6 +148,16 @@ static bool end_by_own_daemons(const struct down_options *o, const char *state, 
     return ok;
 }
 
+/* The empty directories of what ran; what is not empty stays, and is said by the checks before. */
+static void remove_run_directories(const char *state)
+{
+    static const char *const names[] = {"run/sandboxes", "run/images", "run", NULL};
+    for (const char *const *name = names; *name; name++) {
+        g_autofree char *path = g_build_filename(state, *name, NULL);
+        rmdir(path);
+    }
+}
+
 /* What the installation has mounted and made outside of its directory. */
 static bool take_down_host(const char *state, GError **error)
 {
@@ -159,6 +166,7 @@ static bool take_down_host(const char *state, GError **error)
     sp_images_free(images);
     if (!ok || !sp_volume_unmount(state, error))
         return false;
+    remove_run_directories(state);
     g_autofree char *root = sp_up_cgroup_root(state);
     SP_CLEANUP(sp_cgroups_free_p) struct sp_cgroups *cgroups = sp_cgroups_open(NULL, root, NULL);
     return !cgroups || sp_cgroups_remove_root(cgroups, error);
