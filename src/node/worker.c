@@ -39,6 +39,7 @@ struct parts {
     struct sp_http_server *server;
     struct sp_session_sweep *sweep;
     char *cgroup_root;
+    struct sp_driver_env env; /* the drivers keep a pointer to it */
 };
 
 static const struct sp_outbox_ops sandbox_reports = {
@@ -92,7 +93,7 @@ static void make_drivers(struct parts *parts)
     struct sp_node *node = &parts->node;
     const struct sp_worker_config *config = node->config;
     GError *error = NULL;
-    struct sp_driver_env env = {
+    parts->env = (struct sp_driver_env){
         .state_dir = config->state_dir,
         .cgroup_root = parts->cgroup_root,
         .agent_path = config->agent_path,
@@ -102,12 +103,12 @@ static void make_drivers(struct parts *parts)
     };
     node->drivers = sp_drivers_new();
     if (config->fake_driver) {
-        add_driver(node, "container", sp_driver_fake_new(&env, &error), error);
+        add_driver(node, "container", sp_driver_fake_new(&parts->env, &error), error);
         return;
     }
-    struct sp_driver *container = sp_driver_container_new(&env, &error);
+    struct sp_driver *container = sp_driver_container_new(&parts->env, &error);
     add_driver(node, "container", container, g_steal_pointer(&error));
-    struct sp_driver *microvm = sp_driver_microvm_new(&env, &error);
+    struct sp_driver *microvm = sp_driver_microvm_new(&parts->env, &error);
     add_driver(node, "microvm", microvm, g_steal_pointer(&error));
 }
 
