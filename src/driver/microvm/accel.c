@@ -203,10 +203,9 @@ static struct sp_vm_host *try_all(struct sp_microvm *vm, const struct sp_guest *
         g_set_error(error, SP_ERROR, SP_ERROR_UNSUPPORTED, "no steady time-stamp counter");
     else if (trial(vm, guest, dir, SP_ACCEL_TCG, NULL, host->tsc_khz, &host->qemu_version, error)) {
         host->accel = SP_ACCEL_TCG;
-        host->detail =
-            kvm_node ? g_strdup_printf("tcg (/dev/kvm is there, but guests do not run in it: %s)",
-                                       without_kvm->message)
-                     : g_strdup_printf("tcg (%s)", without_kvm->message);
+        host->detail = kvm_node ? g_strdup_printf("tcg (guests do not run in /dev/kvm: %.200s)",
+                                                  without_kvm->message)
+                                : g_strdup_printf("tcg (%s)", without_kvm->message);
         return host;
     }
     sp_vm_host_unref(host);

@@ -198,6 +198,36 @@ static bool publish(const char *temporary, const char *path, GError **error)
     return sync_dir(parent, error);
 }
 
+/* The part of an identity that tells images apart that are all of use: the sizes, which come last.
+ */
+static const char *sizes_of(const char *identity)
+{
+    const char *at = strstr(identity, "\nmemory_mb=");
+    return at ? at : "";
+}
+
+/* Images of the same sizes that no VM will be made from any more: an agent, kernel or QEMU was
+ * replaced. VMs that were made from them need nothing of them. What cannot be removed is left for
+ * the next time. */
+static void remove_superseded(const char *parent, const char *key, const char *identity)
+{
+    g_autoptr(GDir) dir = g_dir_open(parent, 0, NULL);
+    for (const char *name; dir && (name = g_dir_read_name(dir));) {
+        g_autofree char *path = g_build_filename(parent, name, NULL);
+        g_autofree char *manifest_path = g_build_filename(path, "manifest.json", NULL);
+        g_autofree char *text = NULL;
+        gsize len;
+        struct sp_boot_manifest other;
+        if (name[0] == '.' || strcmp(name, key) == 0 ||
+            !g_file_get_contents(manifest_path, &text, &len, NULL) ||
+            !sp_boot_manifest_parse(text, len, &other, NULL))
+            continue;
+        if (strcmp(sizes_of(other.identity), sizes_of(identity)) == 0)
+            sp_tree_remove(path);
+        sp_boot_manifest_clear(&other);
+    }
+}
+
 /* With the lock of this key held. */
 static bool build_locked(struct sp_microvm *vm, const struct sp_boot_build *build,
                          const char *temporary, const char *path, GError **error)
@@ -211,6 +241,10 @@ static bool build_locked(struct sp_microvm *vm, const struct sp_boot_build *buil
     }
     struct sp_boot_manifest manifest = {0};
     bool ok = make_image(vm, build, temporary, &manifest, error) && publish(temporary, path, error);
+    if (ok) {
+        g_autofree char *parent = g_path_get_dirname(path);
+        remove_superseded(parent, manifest.key, manifest.identity);
+    }
     sp_boot_manifest_clear(&manifest);
     if (!ok)
         sp_tree_remove(temporary);

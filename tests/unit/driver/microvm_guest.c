@@ -1,5 +1,6 @@
 /* The only program in the live test's guest (static): what a test asks, by argv[1]. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <time.h>
@@ -29,6 +30,15 @@ int main(int argc, char **argv)
             n++;
         printf("%ld", n);
         return 0;
+    }
+    if (strcmp(what, "eat") == 0) {
+        /* Takes memory until it is killed. */
+        for (;;) {
+            char *p = malloc(1 << 20);
+            if (!p)
+                return 3;
+            memset(p, 1, 1 << 20);
+        }
     }
     return strcmp(what, "true") == 0 ? 0 : 2;
 }

@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/time.h"
+#include "disk/program.h"
 #include "driver/record.h"
 #include "microvm_world.h"
 #include "os/pidfd.h"
@@ -92,6 +93,17 @@ static void check_full_disk(struct world *w, struct clone *c)
     sp_boot_talk_free(talk);
 }
 
+/* A command that eats all memory is killed in the guest; the VM goes on, within its limit on the
+ * host. */
+static void check_memory_bomb(struct world *w, struct clone *c)
+{
+    struct sp_boot_talk *talk = clone_talk(w, c);
+    g_autofree char *nothing = run(talk, "eat", 128 + SIGKILL);
+    g_autofree char *still = run(talk, "random", 0);
+    g_assert_cmpuint(strlen(still), ==, 32);
+    sp_boot_talk_free(talk);
+}
+
 /* A dead VMM is proof that the sandbox does not run. */
 static void check_dead(struct world *w, struct clone *c)
 {
@@ -153,6 +165,7 @@ static void test_clones(void)
     }
     check_adoption(&w, clones, seen);
     check_full_disk(&w, &clones[0]);
+    check_memory_bomb(&w, &clones[2]);
     check_dead(&w, &clones[1]);
     for (unsigned i = 0; i < N_CLONES; i++) {
         g_autofree char *run_dir = g_strdup(clones[i].run_dir);
@@ -229,9 +242,22 @@ static void test_prepare(void)
     close(fd);
     struct clone c;
     clone_create(&w, &c, 1, NULL, NULL);
-    clone_destroy(&w, &c);
     g_autofree char *again = only_image(&w);
     g_assert_cmpstr(again, ==, image);
+
+    /* Another agent: another image, and the old one goes. The VM stays. */
+    g_autofree char *agent = g_build_filename(w.state_dir, "agent", NULL);
+    const char *argv[] = {
+        "sh", "-c", "cat \"$1\" >\"$2\" && echo >>\"$2\"", "sh", w.env.agent_path, agent, NULL};
+    struct sp_program program = {.argv = argv, .timeout_ms = 5000};
+    g_assert_true(sp_program_run(&program, NULL));
+    w.env.agent_path = agent;
+    prepare_thread(&preparer);
+    g_assert_cmpint(preparer.boots, ==, 2);
+    g_autofree char *other = only_image(&w);
+    g_assert_cmpstr(other, !=, image);
+    g_autofree char *random = check_identity(&w, &c);
+    clone_destroy(&w, &c);
     world_close(&w);
 }
 

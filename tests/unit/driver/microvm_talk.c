@@ -290,10 +290,11 @@ static gpointer serve(gpointer data)
         g_byte_array_append(input, bytes, (guint)n);
         struct sp_frame_header h;
         for (;;) {
-            while (input->len > 0 && input->data[0] == 0) {
-                g_byte_array_remove_index(input, 0);
-                peer->zeros++;
-            }
+            guint zeros = 0;
+            while (zeros < input->len && input->data[zeros] == 0)
+                zeros++;
+            g_byte_array_remove_range(input, 0, zeros);
+            peer->zeros += zeros;
             if (input->len < SP_FRAME_HEADER_BYTES || !sp_frame_header_decode(input->data, &h) ||
                 input->len < SP_FRAME_HEADER_BYTES + h.payload_len)
                 break;
