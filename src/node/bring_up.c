@@ -79,10 +79,12 @@ static bool load_template(struct making *m, GError **error)
                     m->spec->template_digest);
         return false;
     }
-    if (sp_template_config_load(m->template_dir, &m->config, error))
-        return true;
-    g_prefix_error(error, "template %s: ", m->spec->template_digest);
-    return false;
+    if (access(m->template_dir, F_OK) < 0) {
+        g_set_error(error, SP_ERROR, SP_ERROR_NOT_FOUND, "template %s is not on this node",
+                    m->spec->template_digest);
+        return false;
+    }
+    return sp_template_config_load(m->template_dir, &m->config, error);
 }
 
 static bool start_instance(struct making *m, GError **error)

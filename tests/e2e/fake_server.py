@@ -34,6 +34,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *args):
         pass
 
+    def handle(self):
+        try:
+            super().handle()
+        except OSError:
+            pass  # a worker that was killed takes no answer
+
     def reply(self, status, body):
         data = json.dumps(body).encode()
         self.send_response(status)
@@ -222,11 +228,33 @@ class Attachment:
         self.status = self.response.status
         self.comments = 0
 
+    def _lines(self):
+        """Lines of the chunked body; http.client's own readline() takes a cut for an end."""
+        if self.status != 200:
+            self.response.read()
+            return
+        assert self.response.chunked
+        rest = b""
+        while size := int(self._exactly_line() or b"0", 16):
+            data = self.response.fp.read(size)
+            if len(data) < size or self._exactly_line():
+                raise http.client.IncompleteRead(data)
+            *lines, rest = (rest + data).split(b"\n")
+            yield from lines
+        assert rest == b"", "the stream ends inside a line"
+        self._exactly_line()
+
+    def _exactly_line(self):
+        line = self.response.fp.readline()
+        if not line.endswith(b"\r\n"):
+            raise http.client.IncompleteRead(line)
+        return line.strip()
+
     def events(self):
         """Yields events; returns at a proper end, raises http.client.IncompleteRead when the stream was cut."""
         event_id, kind = 0, ""
-        for raw in iter(self.response.readline, b""):
-            line = raw.decode().rstrip("\n")
+        for raw in self._lines():
+            line = raw.decode()
             if line.startswith("id: "):
                 event_id = int(line[4:])
             elif line.startswith("event: "):

@@ -211,6 +211,24 @@ static struct sp_instance *adopt(struct sp_driver *driver, const char *run_dir, 
     return pidfd >= 0 ? instance_of(driver, run_dir, pidfd) : NULL;
 }
 
+/* Kills the processes that have the run directory in their command line: a worker that was killed before it
+ * could record them has left them. Their children die with them (unshare --kill-child). */
+static void kill_unrecorded(const char *run_dir)
+{
+    g_autoptr(GDir) proc = g_dir_open("/proc", 0, NULL);
+    const char *name;
+    while (proc && (name = g_dir_read_name(proc))) {
+        pid_t pid = (pid_t)g_ascii_strtoll(name, NULL, 10);
+        g_autofree char *path = g_build_filename("/proc", name, "cmdline", NULL);
+        g_autofree char *text = NULL;
+        gsize len;
+        if (pid <= 1 || pid == getpid() || !g_file_get_contents(path, &text, &len, NULL))
+            continue;
+        if (len > 0 && memmem(text, len, run_dir, strlen(run_dir) + 1))
+            kill(pid, SIGKILL);
+    }
+}
+
 static bool await_end(int pidfd, GError **error)
 {
     struct pollfd fd = {.fd = pidfd, .events = POLLIN};
@@ -240,10 +258,9 @@ static bool destroy(struct sp_driver *driver, const char *run_dir, GError **erro
         gone = syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, NULL, 0) == 0 && await_end(pidfd, error);
         close(pidfd);
     }
-    if (launcher > 0 && waitpid(launcher, NULL, WNOHANG) == 0) {
-        kill(launcher, SIGKILL); /* our child, not reaped yet: the pid is surely its own */
-        waitpid(launcher, NULL, 0);
-    }
+    kill_unrecorded(run_dir);
+    if (launcher > 0)
+        waitpid(launcher, NULL, 0); /* ECHILD: it was an earlier worker's */
     sp_record_clear(&record);
     return gone;
 }
