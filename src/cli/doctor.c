@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "base/error.h"
+#include "base/time.h"
 #include "cli/client.h"
 #include "cli/client_options.h"
 #include "cli/doctor_checks.h"
@@ -14,9 +15,40 @@
 
 #define EXIT_MISSING 1
 #define ASK_TIMEOUT_MS 3000
+#define TRYING "being tried" /* detail of a tier whose trial has not ended (node/drivers.c) */
+#define TRYING_TIMEOUT_MS 30000
+#define TRYING_POLL_US 300000
 
 const struct sp_option sp_doctor_options[] = {SP_OPTIONS_CLIENT, {0}};
 const size_t sp_doctor_options_bytes = sizeof(struct sp_client_options);
+
+/* A worker that has just started is still trying its tiers out (docs/worker-protocol.md, register). */
+static bool still_trying(json_t *nodes)
+{
+    size_t i, j;
+    json_t *node, *tier;
+    json_array_foreach(json_object_get(nodes, "items"), i, node) {
+        json_array_foreach(json_object_get(node, "tiers"), j, tier) {
+            const char *detail = json_string_value(json_object_get(tier, "detail"));
+            if (g_strcmp0(detail, TRYING) == 0)
+                return true;
+        }
+    }
+    return false;
+}
+
+static json_t *ask_nodes(struct sp_http_client *client, GError **error)
+{
+    int64_t deadline_ms = sp_time_monotonic_ms() + TRYING_TIMEOUT_MS;
+    for (;;) {
+        json_t *nodes =
+            sp_http_call_json(client, "GET", "/v1/nodes", NULL, ASK_TIMEOUT_MS, NULL, error);
+        if (!nodes || !still_trying(nodes) || sp_time_monotonic_ms() > deadline_ms)
+            return nodes;
+        json_decref(nodes);
+        g_usleep(TRYING_POLL_US);
+    }
+}
 
 /* {"url","answers","nodes":[…]}, or {"answers":false,"detail"} when there is none to ask. */
 static json_t *ask_server(const char *state)
@@ -26,8 +58,7 @@ static json_t *ask_server(const char *state)
     if (!sp_client_conf_resolve(state, &conf, &error))
         return json_pack("{s:b, s:o}", "answers", 0, "detail", sp_json_text(error->message));
     struct sp_http_client *client = sp_http_client_new(conf.url, conf.key);
-    g_autoptr(json_t) nodes =
-        sp_http_call_json(client, "GET", "/v1/nodes", NULL, ASK_TIMEOUT_MS, NULL, &error);
+    g_autoptr(json_t) nodes = ask_nodes(client, &error);
     json_t *items = json_object_get(nodes, "items");
     json_t *server = items ? json_pack("{s:o, s:b, s:O}", "url", sp_json_text(conf.url), "answers", 1,
                                        "nodes", items)

@@ -158,18 +158,34 @@ static void remove_run_directories(const char *state)
     }
 }
 
-/* What the installation has mounted and made outside of its directory. */
-static bool take_down_host(const char *state, GError **error)
+static bool remove_cgroups(const char *state, GError **error)
 {
-    struct sp_images *images = sp_images_new(state);
-    bool ok = sp_images_unmount(images, NULL, error);
-    sp_images_free(images);
-    if (!ok || !sp_volume_unmount(state, error))
-        return false;
-    remove_run_directories(state);
     g_autofree char *root = sp_up_cgroup_root(state);
     SP_CLEANUP(sp_cgroups_free_p) struct sp_cgroups *cgroups = sp_cgroups_open(NULL, root, NULL);
     return !cgroups || sp_cgroups_remove_root(cgroups, error);
+}
+
+/* What the installation has mounted and made outside of its directory: as much of it as can be. The
+ * error is the first one. */
+static bool take_down_host(const char *state, GError **error)
+{
+    g_autoptr(GError) images_error = NULL;
+    g_autoptr(GError) volume_error = NULL;
+    g_autoptr(GError) cgroups_error = NULL;
+    struct sp_images *images = sp_images_new(state);
+    sp_images_unmount(images, NULL, &images_error);
+    sp_images_free(images);
+    sp_volume_unmount(state, &volume_error);
+    remove_run_directories(state);
+    remove_cgroups(state, &cgroups_error);
+    GError **errors[] = {&images_error, &volume_error, &cgroups_error};
+    for (size_t i = 0; i < G_N_ELEMENTS(errors); i++) {
+        if (*errors[i]) {
+            g_propagate_error(error, g_steal_pointer(errors[i]));
+            return false;
+        }
+    }
+    return true;
 }
 
 static bool bring_down(const struct down_options *o, const char *state, unsigned *ret_n,

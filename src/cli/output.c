@@ -48,6 +48,19 @@ static char *printable(const char *text)
     return copy;
 }
 
+/* "a,b" of ["a","b"]; NULL when it is anything else. */
+static char *joined(const json_t *list)
+{
+    g_autoptr(GString) text = g_string_new(NULL);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *item = json_string_value(json_array_get(list, i));
+        if (!item)
+            return NULL;
+        g_string_append_printf(text, "%s%s", i ? "," : "", item);
+    }
+    return json_array_size(list) ? g_strdup(text->str) : NULL;
+}
+
 char *sp_output_text(const json_t *object, const char *a, const char *b)
 {
     const json_t *value = json_object_get(object, a);
@@ -57,6 +70,9 @@ char *sp_output_text(const json_t *object, const char *a, const char *b)
         return g_strdup("-");
     if (json_is_string(value))
         return printable(json_string_value(value));
+    g_autofree char *list = joined(value);
+    if (list)
+        return printable(list);
     char *dumped = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
     char *copy = printable(dumped ? dumped : "-");
     free(dumped);
