@@ -91,7 +91,7 @@ static int64_t meminfo_kb(const char *name)
     g_autofree char *text = NULL;
     g_assert_true(g_file_get_contents("/proc/meminfo", &text, NULL, NULL));
     const char *at = strstr(text, name);
-    return at ? atoll(at + strlen(name) + 1) : 0;
+    return at ? g_ascii_strtoll(at + strlen(name) + 1, NULL, 10) : 0;
 }
 
 /* Host memory of n VMs at once that have only got their identity. */
@@ -127,7 +127,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s\n", why_not ? why_not : "usage: microvm_bench CREATES VMS_AT_ONCE");
         return 1;
     }
-    bench((unsigned)atoi(argv[1]));
-    density((unsigned)atoi(argv[2]));
+    bench((unsigned)g_ascii_strtoull(argv[1], NULL, 10));
+    density((unsigned)g_ascii_strtoull(argv[2], NULL, 10));
     return 0;
 }

@@ -74,7 +74,7 @@ static char *check_identity(struct world *w, struct clone *c)
     char *random = run(talk, "random", 0);
     g_assert_cmpuint(strlen(random), ==, 32);
     g_autofree char *now = run(talk, "time", 0);
-    g_assert_cmpint(ABS(atoll(now) - sp_time_now_ms() / 1000), <=, 2);
+    g_assert_cmpint(ABS(g_ascii_strtoll(now, NULL, 10) - sp_time_now_ms() / 1000), <=, 2);
     sp_boot_talk_free(talk);
     return random;
 }
@@ -86,8 +86,8 @@ static void check_full_disk(struct world *w, struct clone *c)
     g_autoptr(GString) output = g_string_new(NULL);
     struct sp_boot_talk *talk = clone_talk(w, c);
     g_assert_true(sp_boot_talk_run(talk, fill, "root", 60000, output, NULL, NULL));
-    g_assert_cmpint(atoi(output->str), >, 80);
-    g_assert_cmpint(atoi(output->str), <, 128);
+    g_assert_cmpint((int)g_ascii_strtoll(output->str, NULL, 10), >, 80);
+    g_assert_cmpint((int)g_ascii_strtoll(output->str, NULL, 10), <, 128);
     g_autofree char *still = run(talk, "random", 0);
     g_assert_cmpuint(strlen(still), ==, 32);
     sp_boot_talk_free(talk);
