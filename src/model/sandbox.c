@@ -60,7 +60,8 @@ static const struct sp_json_field patch_table[] = {
      .present_offset = PATCH_AT(on_idle_set)},
     {"max_lifetime", SP_JSON_DURATION, PATCH_AT(max_lifetime_ms), 10 * SECOND_MS, 365 * DAY_MS,
      .present_offset = PATCH_AT(max_lifetime_set)},
-    {"network", SP_JSON_OBJECT, 0, .sub = patch_network_table},
+    {"network", SP_JSON_OBJECT, 0, .sub = patch_network_table,
+     .present_offset = PATCH_AT(network_set)},
     {"name", SP_JSON_STRING, PATCH_AT(name), 1, 63},
     {NULL},
 };
@@ -202,7 +203,7 @@ void sp_sandbox_request_clear(struct sp_sandbox_request *request)
 
 bool sp_sandbox_patch_decode(json_t *body, struct sp_sandbox_patch *ret, GError **error)
 {
-    struct sp_sandbox_patch p = {0};
+    struct sp_sandbox_patch p = {.deny_private = true};
     if (!sp_json_decode(body, patch_table, &p, error) || !check_name(p.name, error) ||
         !check_metadata(p.metadata, error) || !check_network(p.network_allow, error)) {
         sp_sandbox_patch_clear(&p);

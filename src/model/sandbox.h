@@ -81,14 +81,14 @@ struct sp_sandbox_request {
 bool sp_sandbox_request_decode(json_t *body, struct sp_sandbox_request *ret, GError **error);
 void sp_sandbox_request_clear(struct sp_sandbox_request *request);
 
-/* The body of PATCH /v1/sandboxes/{id}: what is absent or null stays as it is. metadata replaces the
- * whole map. */
+/* The body of PATCH /v1/sandboxes/{id}: what is absent or null stays as it is. metadata and
+ * network replace what was there. */
 struct sp_sandbox_patch {
     char *name;
     char **metadata;
     char **network_allow;
-    bool deny_private;
-    bool on_idle_set, idle_timeout_set, max_lifetime_set;
+    bool deny_private; /* default true */
+    bool network_set, on_idle_set, idle_timeout_set, max_lifetime_set;
     int on_idle;
     int64_t idle_timeout_ms, max_lifetime_ms;
 };

@@ -243,15 +243,17 @@ static bool update_patch(struct sp_db_tx *tx, const char *id, const struct sp_sa
                          GError **error)
 {
     g_autofree char *metadata = patch->metadata ? map_text(patch->metadata) : NULL;
+    g_autofree char *network =
+        patch->network_set ? network_text(patch->network_allow, patch->deny_private) : NULL;
     return sp_db_run(tx, NULL, error,
                      "UPDATE sandboxes SET name = COALESCE($2, name),"
                      " metadata = COALESCE($3, metadata), on_idle = COALESCE($4, on_idle),"
                      " idle_timeout_ms = CASE WHEN $5 > 0 THEN $5 ELSE idle_timeout_ms END,"
                      " max_lifetime_ms = CASE WHEN $6 > 0 THEN $6 ELSE max_lifetime_ms END,"
-                     " last_active_at = $7 WHERE id = $1",
-                     "ttttiii", id, patch->name, metadata,
+                     " last_active_at = $7, network = COALESCE($8, network) WHERE id = $1",
+                     "ttttiiit", id, patch->name, metadata,
                      patch->on_idle_set ? sp_on_idle_names[patch->on_idle] : NULL,
-                     patch->idle_timeout_ms, patch->max_lifetime_ms, sp_time_now_ms()) &&
+                     patch->idle_timeout_ms, patch->max_lifetime_ms, sp_time_now_ms(), network) &&
            (!patch->metadata || put_metadata(tx, id, patch->metadata, error));
 }
 

@@ -228,6 +228,7 @@ class FakeWorker:
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            wbufsize = 1 << 16  # head and body in one packet
 
             def log_message(self, *args):
                 pass

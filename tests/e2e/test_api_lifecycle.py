@@ -155,7 +155,8 @@ def test_patch(server):
     box = server.create({"metadata": {"a": "1"}, "name": "old"})["sandbox"]
     path = f"/v1/sandboxes/{box['id']}"
     new = server.call("PATCH", path, {"metadata": {"b": "2"}, "idle_timeout": "20m", "on_idle": "none",
-                                      "max_lifetime": "2h"})
+                                      "max_lifetime": "2h", "network": {"deny_private": False}})
+    assert new["network"] == {"allow": [], "deny_private": False}
     assert new["metadata"] == {"b": "2"} and new["name"] == "old" and new["on_idle"] == "none"
     assert new["idle_timeout"] == "20m" and new["expires_at"] and new["generation"] == box["generation"]
     assert [b["id"] for b in server.call("GET", "/v1/sandboxes?metadata.b=2")["items"]] == [box["id"]]
