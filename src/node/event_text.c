@@ -38,9 +38,15 @@ static char *put_base64(char *at, const uint8_t *bytes, size_t len)
     return at + 4;
 }
 
+/* Many JSON readers take nothing above 2^63 - 1; what an agent says can be anything. */
+static uint64_t limited(uint64_t value)
+{
+    return MIN(value, (uint64_t)INT64_MAX);
+}
+
 static char *put_number(char *at, uint64_t value)
 {
-    return at + snprintf(at, 24, "%" PRIu64, value);
+    return at + snprintf(at, 24, "%" PRIu64, limited(value));
 }
 
 static const char *type_name(uint8_t kind)
@@ -93,7 +99,7 @@ static char *put_exit(char *at, const struct sp_msg_exit *e)
                     e->exit_code, e->signal, e->flags & SP_EXIT_CORE_DUMPED ? "true" : "false",
                     e->flags & SP_EXIT_OOM ? "true" : "false",
                     e->flags & SP_EXIT_TIMED_OUT ? "true" : "false", e->duration_us / 1000,
-                    e->cpu_us / 1000, e->peak_memory_bytes,
+                    e->cpu_us / 1000, limited(e->peak_memory_bytes),
                     e->flags & SP_EXIT_PIPE_HELD_OPEN ? "true" : "false");
 }
 

@@ -84,8 +84,8 @@ static void add_process(void *user, const struct sp_msg_process *process)
     json_object_set_new(item, "command", command);
     json_object_set_new(item, "user", text_of(process->user));
     json_object_set_new(item, "started_at", json_string(started_at));
-    json_object_set_new(item, "cpu_ms", json_integer((json_int_t)process->cpu_ms));
-    json_object_set_new(item, "rss_bytes", json_integer((json_int_t)process->rss_bytes));
+    json_object_set_new(item, "cpu_ms", json_integer((json_int_t)MIN(process->cpu_ms, (uint64_t)INT64_MAX)));
+    json_object_set_new(item, "rss_bytes", json_integer((json_int_t)MIN(process->rss_bytes, (uint64_t)INT64_MAX)));
     json_array_append_new(user, item);
 }
 

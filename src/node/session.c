@@ -121,7 +121,7 @@ json_t *sp_session_exit_json(const struct sp_msg_exit *e)
                      e->flags & SP_EXIT_OOM, "timed_out", e->flags & SP_EXIT_TIMED_OUT,
                      "pipe_held_open", e->flags & SP_EXIT_PIPE_HELD_OPEN, "duration_ms",
                      (json_int_t)(e->duration_us / 1000), "cpu_ms", (json_int_t)(e->cpu_us / 1000),
-                     "peak_memory_bytes", (json_int_t)e->peak_memory_bytes);
+                     "peak_memory_bytes", (json_int_t)MIN(e->peak_memory_bytes, (uint64_t)INT64_MAX));
 }
 
 json_t *sp_session_report(const struct sp_session *session)
