@@ -10,40 +10,26 @@
 #include "cli/client_options.h"
 #include "cli/doctor_checks.h"
 #include "cli/output.h"
+#include "cli/tiers.h"
 #include "cli/verbs.h"
 #include "http/client.h"
 
 #define EXIT_MISSING 1
 #define ASK_TIMEOUT_MS 3000
-#define TRYING "being tried" /* detail of a tier whose trial has not ended (node/drivers.c) */
 #define TRYING_TIMEOUT_MS 30000
 #define TRYING_POLL_US 300000
 
 const struct sp_option sp_doctor_options[] = {SP_OPTIONS_CLIENT, {0}};
 const size_t sp_doctor_options_bytes = sizeof(struct sp_client_options);
 
-/* A worker that has just started is still trying its tiers out (docs/worker-protocol.md, register). */
-static bool still_trying(json_t *nodes)
-{
-    size_t i, j;
-    json_t *node, *tier;
-    json_array_foreach(json_object_get(nodes, "items"), i, node) {
-        json_array_foreach(json_object_get(node, "tiers"), j, tier) {
-            const char *detail = json_string_value(json_object_get(tier, "detail"));
-            if (g_strcmp0(detail, TRYING) == 0)
-                return true;
-        }
-    }
-    return false;
-}
-
+/* A worker that has just started is still trying its tiers out: waits for it. */
 static json_t *ask_nodes(struct sp_http_client *client, GError **error)
 {
     int64_t deadline_ms = sp_time_monotonic_ms() + TRYING_TIMEOUT_MS;
     for (;;) {
         json_t *nodes =
             sp_http_call_json(client, "GET", "/v1/nodes", NULL, ASK_TIMEOUT_MS, NULL, error);
-        if (!nodes || !still_trying(nodes) || sp_time_monotonic_ms() > deadline_ms)
+        if (!nodes || !sp_tiers_still_tried(nodes) || sp_time_monotonic_ms() > deadline_ms)
             return nodes;
         json_decref(nodes);
         g_usleep(TRYING_POLL_US);
@@ -51,7 +37,7 @@ static json_t *ask_nodes(struct sp_http_client *client, GError **error)
 }
 
 /* {"url","answers","nodes":[…]}, or {"answers":false,"detail"} when there is none to ask. */
-static json_t *ask_server(const char *state)
+static json_t *ask_server(const char *state, bool *ret_tiers_ok)
 {
     struct sp_client_conf conf = {0};
     g_autoptr(GError) error = NULL;
@@ -59,6 +45,7 @@ static json_t *ask_server(const char *state)
         return json_pack("{s:b, s:o}", "answers", 0, "detail", sp_json_text(error->message));
     struct sp_http_client *client = sp_http_client_new(conf.url, conf.key);
     g_autoptr(json_t) nodes = ask_nodes(client, &error);
+    *ret_tiers_ok = !nodes || sp_tiers_all_work(nodes);
     json_t *items = json_object_get(nodes, "items");
     json_t *server = items ? json_pack("{s:o, s:b, s:O}", "url", sp_json_text(conf.url), "answers", 1,
                                        "nodes", items)
@@ -67,20 +54,6 @@ static json_t *ask_server(const char *state)
     sp_http_client_free(client);
     sp_client_conf_clear(&conf);
     return server;
-}
-
-/* Every tier of every node works. */
-static bool tiers_ok(json_t *server)
-{
-    size_t i, j;
-    json_t *node, *tier;
-    json_array_foreach(json_object_get(server, "nodes"), i, node) {
-        json_array_foreach(json_object_get(node, "tiers"), j, tier) {
-            if (!json_is_true(json_object_get(tier, "available")))
-                return false;
-        }
-    }
-    return true;
 }
 
 static void print_checks(json_t *checks)
@@ -128,14 +101,14 @@ int sp_doctor_verb(const struct sp_invocation *invocation)
         g_canonicalize_filename(o->state ? o->state : SP_STATE_DIR_DEFAULT, NULL);
     struct sp_check_context context = {.state_dir = state};
     g_autoptr(json_t) checks = json_array();
-    bool ok = true;
+    bool ok = true, tiers_ok = true;
     for (const struct sp_check *check = sp_checks; check->name; check++) {
         json_t *result = sp_check_run(check, &context);
         ok = ok && (json_is_true(json_object_get(result, "ok")) || check->need == SP_NEED_BETTER);
         json_array_append_new(checks, result);
     }
-    g_autoptr(json_t) server = ask_server(o->state);
-    ok = ok && tiers_ok(server);
+    g_autoptr(json_t) server = ask_server(o->state, &tiers_ok);
+    ok = ok && tiers_ok;
     if (o->json) {
         g_autoptr(json_t) all = json_pack("{s:b, s:s, s:O, s:O}", "ok", ok, "version", SPACE_VERSION,
                                           "checks", checks, "server", server);

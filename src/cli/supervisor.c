@@ -17,9 +17,10 @@
 #include "cli/log_file.h"
 #include "os/cleanup.h"
 
-#define FIRST_PAUSE_MS 100
+/* Back-off of restarts: none the first time, then from the first pause on doubling to the last. */
+#define FIRST_PAUSE_MS 50
 #define MAX_PAUSE_MS 10000
-#define GOOD_LIFE_MS 30000 /* after this long a death is a new story: back-off begins anew */
+#define GOOD_LIFE_MS 10000 /* after this long a death is a new story: back-off begins anew */
 #define EARLIER_DAEMON_MS 20000
 #define ROTATE_EVERY_MS 2000
 
@@ -94,7 +95,6 @@ void sp_supervisor_add(struct sp_supervisor *s, const char *name, char **argumen
     g_ptr_array_add(argv, NULL);
     d->argv = (char **)g_ptr_array_free(g_steal_pointer(&argv), FALSE);
     d->secrets = json_incref(secrets);
-    d->pause_ms = FIRST_PAUSE_MS;
     g_ptr_array_add(s->daemons, d);
 }
 
@@ -182,9 +182,9 @@ static void plan_restart(struct sp_supervisor *s, struct daemon *d)
 {
     int64_t now_ms = sp_time_monotonic_ms();
     if (now_ms - d->started_ms > GOOD_LIFE_MS)
-        d->pause_ms = FIRST_PAUSE_MS;
+        d->pause_ms = 0;
     d->start_at_ms = now_ms + d->pause_ms;
-    d->pause_ms = MIN(d->pause_ms * 2, MAX_PAUSE_MS);
+    d->pause_ms = CLAMP(d->pause_ms * 2, FIRST_PAUSE_MS, MAX_PAUSE_MS);
     if (!s->ready && ++d->deaths >= SP_SUPERVISOR_MAX_DEATHS)
         s->stuck = d;
 }

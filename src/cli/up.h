@@ -27,12 +27,14 @@ struct sp_up {
     struct sp_state_dir state;
     struct sp_client_conf conf;
     char *data_local_url; /* the data plane as this machine reaches it */
+    int64_t started_ms; /* real time, before the first daemon was started */
     struct sp_supervisor *supervisor;
 };
 
 /* Takes the state directory, checks that the addresses are free, and starts the daemons. */
 bool sp_up_start(struct sp_up *up, const struct sp_up_config *config, GError **error);
-/* Waits until server and worker say that they are ready and the worker has registered. Fails when a daemon keeps dying, a signal comes or the time is up. */
+/* Waits until server and worker say that they are ready, the worker has registered, and it has tried its
+ * tiers out (for 30 s at most; later ones become known later). Fails when a daemon keeps dying, a signal comes or the time is up. */
 bool sp_up_wait_ready(struct sp_up *up, int64_t timeout_ms, GError **error);
 /* Writes client.conf. */
 bool sp_up_save_conf(const struct sp_up *up, GError **error);

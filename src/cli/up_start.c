@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/time.h"
+#include "cli/tiers.h"
 #include "cli/up.h"
 #include "http/client.h"
 #include "os/cleanup.h"
@@ -15,6 +16,8 @@
 #define POLL_MS 20
 #define PROBE_TIMEOUT_MS 2000
 #define COUNT_TIMEOUT_MS 3000
+#define NODE_LEASE_MS 15000    /* docs/worker-protocol.md, register */
+#define TIERS_TIMEOUT_MS 30000 /* a trial takes at most 20 s (driver.h, probe()) */
 
 /* "http://" and the address, where an address that means "all" is reached by loopback. */
 static char *url_of(const char *address)
@@ -121,6 +124,7 @@ bool sp_up_start(struct sp_up *up, const struct sp_up_config *config, GError **e
         sp_up_end(up);
         return false;
     }
+    up->started_ms = sp_time_now_ms();
     up->supervisor = sp_supervisor_new(&up->state, config->log_stderr);
     add_server(up, config);
     add_worker(up, config);
@@ -139,11 +143,30 @@ static bool says_ok(const char *url, const char *path)
     return ready;
 }
 
+/* What the server knows of its worker. A lease of an earlier worker may still run: only one that was
+ * renewed since `since_ms` (real time) counts. */
+static enum { NO_WORKER, WORKER_TRYING, WORKER_READY } ask_worker(struct sp_up *up, int64_t since_ms)
+{
+    struct sp_http_client *client = sp_http_client_new(up->conf.url, up->conf.key);
+    g_autoptr(json_t) nodes =
+        sp_http_call_json(client, "GET", "/v1/nodes", NULL, PROBE_TIMEOUT_MS, NULL, NULL);
+    sp_http_client_free(client);
+    json_t *node = json_array_get(json_object_get(nodes, "items"), 0);
+    const char *lease = json_string_value(json_object_get(node, "lease_expires_at"));
+    g_autoptr(GDateTime) expiry = lease ? g_date_time_new_from_iso8601(lease, NULL) : NULL;
+    if (!expiry || g_date_time_to_unix(expiry) * 1000 +
+                           g_date_time_get_microsecond(expiry) / 1000 <
+                       since_ms + NODE_LEASE_MS)
+        return NO_WORKER;
+    return sp_tiers_still_tried(nodes) ? WORKER_TRYING : WORKER_READY;
+}
+
 bool sp_up_wait_ready(struct sp_up *up, int64_t timeout_ms, GError **error)
 {
     int64_t deadline_ms = sp_time_monotonic_ms() + timeout_ms;
-    bool server = false, worker = false;
-    while (!server) {
+    int64_t tiers_by_ms = sp_time_monotonic_ms() + TIERS_TIMEOUT_MS;
+    bool server = false, worker = false, ready = false;
+    while (!ready) {
         enum sp_supervisor_event event = sp_supervisor_turn(up->supervisor, POLL_MS);
         if (event == SP_SUPERVISOR_STOP) {
             g_set_error_literal(error, SP_ERROR, SP_ERROR_UNAVAILABLE, "interrupted");
@@ -159,9 +182,11 @@ bool sp_up_wait_ready(struct sp_up *up, int64_t timeout_ms, GError **error)
                         worker ? "server" : "worker", (int)(timeout_ms / 1000), up->state.path);
             return false;
         }
-        /* The server is ready when a worker has registered. */
         worker = worker || says_ok(up->data_local_url, "/healthz");
-        server = worker && says_ok(up->conf.url, "/readyz");
+        server = worker && (server || says_ok(up->conf.url, "/readyz"));
+        int known = server ? ask_worker(up, up->started_ms) : NO_WORKER;
+        ready = known == WORKER_READY ||
+                (known == WORKER_TRYING && sp_time_monotonic_ms() >= tiers_by_ms);
     }
     sp_supervisor_all_ready(up->supervisor);
     return true;
