@@ -17,7 +17,7 @@ struct sp_attachment {
     char **origins; /* strv */
     bool any_port;
     GMutex lock;
-    GPtrArray *clients; /* under the lock: of struct sp_http_client *; the last one is current */
+    GPtrArray *clients;  /* under the lock: of struct sp_http_client *; the last one is current */
     int64_t renew_at_ms; /* under the lock: real time from which the token counts as stale */
 };
 
@@ -105,7 +105,8 @@ static void find_origins(struct sp_attachment *a)
         g_autoptr(json_t) nodes = sp_client_get(a->api, "/v1/nodes", NULL);
         size_t i;
         json_t *node;
-        json_array_foreach(json_object_get(nodes, "items"), i, node) {
+        json_array_foreach(json_object_get(nodes, "items"), i, node)
+        {
             const char *url = json_string_value(json_object_get(node, "data_url"));
             if (url)
                 g_ptr_array_add(origins, g_strdup(url));

@@ -99,8 +99,8 @@ static bool call_until_answered(struct sp_client *api, const struct sp_http_call
     }
 }
 
-json_t *sp_client_call(struct sp_client *api, const struct sp_client_request *request, int *ret_status,
-                    GError **error)
+json_t *sp_client_call(struct sp_client *api, const struct sp_client_request *request,
+                       int *ret_status, GError **error)
 {
     bool mutation = strcmp(request->method, "GET") != 0;
     char fresh_key[SP_ID_MAX];
@@ -144,7 +144,8 @@ json_t *sp_client_call(struct sp_client *api, const struct sp_client_request *re
 
 json_t *sp_client_get(struct sp_client *api, const char *path, GError **error)
 {
-    return sp_client_call(api, &(struct sp_client_request){.method = "GET", .path = path}, NULL, error);
+    return sp_client_call(api, &(struct sp_client_request){.method = "GET", .path = path}, NULL,
+                          error);
 }
 
 GBytes *sp_client_get_bytes(struct sp_client *api, const char *path, GError **error)
@@ -202,7 +203,7 @@ static void set_operation_error(const json_t *operation, GError **error)
 }
 
 json_t *sp_client_wait_operation(struct sp_client *api, json_t *operation, int64_t timeout_ms,
-                              struct sp_client_cancel cancel, GError **error)
+                                 struct sp_client_cancel cancel, GError **error)
 {
     const char *id = json_string_value(json_object_get(operation, "id"));
     if (!id || !sp_id_valid(id, "op")) {
@@ -243,7 +244,8 @@ char *sp_client_resolve_sandbox(struct sp_client *api, const char *id_or_name, G
     g_autofree char *found = NULL;
     size_t i;
     json_t *item;
-    json_array_foreach(json_object_get(list, "items"), i, item) {
+    json_array_foreach(json_object_get(list, "items"), i, item)
+    {
         const char *name = json_string_value(json_object_get(item, "name"));
         const char *id = json_string_value(json_object_get(item, "id"));
         const char *state = json_string_value(json_object_get(item, "state"));

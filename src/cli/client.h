@@ -25,7 +25,8 @@ const char *sp_client_url(const struct sp_client *api);
 /* The configured origin of the data plane; NULL when only the API is configured. */
 const char *sp_client_data_url(const struct sp_client *api);
 
-/* Asked at least once a second during a call; true ends it with SP_ERROR_UNAVAILABLE. fn NULL: never. */
+/* Asked at least once a second during a call; true ends it with SP_ERROR_UNAVAILABLE. fn NULL:
+ * never. */
 struct sp_client_cancel {
     bool (*fn)(void *user);
     void *user;
@@ -41,23 +42,24 @@ struct sp_client_request {
     struct sp_client_cancel cancel;
 };
 
-/* Sends a request; without an answer it is sent again (same Idempotency-Key), five times within about
- * three seconds. NULL with the error that the server named, or SP_ERROR_UNAVAILABLE. ret_status may be
- * NULL. */
-json_t *sp_client_call(struct sp_client *api, const struct sp_client_request *request, int *ret_status,
-                    GError **error);
+/* Sends a request; without an answer it is sent again (same Idempotency-Key), five times within
+ * about three seconds. NULL with the error that the server named, or SP_ERROR_UNAVAILABLE.
+ * ret_status may be NULL. */
+json_t *sp_client_call(struct sp_client *api, const struct sp_client_request *request,
+                       int *ret_status, GError **error);
 json_t *sp_client_get(struct sp_client *api, const char *path, GError **error);
 /* The same for an answer of any type; NULL with the error. The caller owns the bytes. */
 GBytes *sp_client_get_bytes(struct sp_client *api, const char *path, GError **error);
 
-/* All pages of a list; path may have a query. {"items":[…],"next_cursor":null}. At most 100 000 items. */
+/* All pages of a list; path may have a query. {"items":[…],"next_cursor":null}. At most 100 000
+ * items. */
 json_t *sp_client_list(struct sp_client *api, const char *path, GError **error);
 
-/* Waits until an operation has ended, at most timeout_ms, asking for it again and again. `operation` is
- * what a call answered (borrowed). The ended operation; NULL with the operation's own error when it
- * failed, or SP_ERROR_UNAVAILABLE when the time was up or it was cancelled. */
+/* Waits until an operation has ended, at most timeout_ms, asking for it again and again.
+ * `operation` is what a call answered (borrowed). The ended operation; NULL with the operation's
+ * own error when it failed, or SP_ERROR_UNAVAILABLE when the time was up or it was cancelled. */
 json_t *sp_client_wait_operation(struct sp_client *api, json_t *operation, int64_t timeout_ms,
-                              struct sp_client_cancel cancel, GError **error);
+                                 struct sp_client_cancel cancel, GError **error);
 
 /* "/v1/sandboxes/<id>" for an id or name: a name is looked up among the sandboxes that are not
  * deleted. SP_ERROR_NOT_FOUND; SP_ERROR_CONFLICT when two have the name. Free with g_free(). */

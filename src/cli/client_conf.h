@@ -1,5 +1,6 @@
 /*
- * client.conf: where the server is and with which key. `space up` writes it, the client verbs read it.
+ * client.conf: where the server is and with which key. `space up` writes it, the client verbs read
+ * it.
  *
  * Lines "url: …", "key: …" and "data_url: …", mode 0600; empty lines and lines with # are ignored.
  */

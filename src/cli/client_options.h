@@ -26,9 +26,18 @@ struct sp_client_options {
     }
 /* Rows for an option table whose struct begins with struct sp_client_options. */
 #define SP_OPTIONS_CLIENT                                                                          \
-    {"json", 0, SP_OPTION_FLAG, offsetof(struct sp_client_options, json), NULL,                    \
-     "print the API's own JSON", 0},                                                               \
-        {"state", 0, SP_OPTION_STRING, offsetof(struct sp_client_options, state), "DIR",           \
+    {"json",                                                                                       \
+     0,                                                                                            \
+     SP_OPTION_FLAG,                                                                               \
+     offsetof(struct sp_client_options, json),                                                     \
+     NULL,                                                                                         \
+     "print the API's own JSON",                                                                   \
+     0},                                                                                           \
+        {"state",                                                                                  \
+         0,                                                                                        \
+         SP_OPTION_STRING,                                                                         \
+         offsetof(struct sp_client_options, state),                                                \
+         "DIR",                                                                                    \
          "state directory whose client.conf names the server (default " SP_STATE_DIR_DEFAULT ")",  \
          0},                                                                                       \
         SP_OPTION_HELP

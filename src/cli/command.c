@@ -12,7 +12,8 @@ const struct sp_command *sp_command_find(int argc, char **argv, int *ret_words)
     for (const struct sp_command *c = sp_commands; c->verb; c++) {
         g_auto(GStrv) words = g_strsplit(c->verb, " ", 2);
         int n = (int)g_strv_length(words);
-        if (argc < n || strcmp(argv[0], words[0]) != 0 || (n == 2 && strcmp(argv[1], words[1]) != 0))
+        if (argc < n || strcmp(argv[0], words[0]) != 0 ||
+            (n == 2 && strcmp(argv[1], words[1]) != 0))
             continue;
         *ret_words = n;
         return c;

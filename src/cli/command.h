@@ -28,8 +28,9 @@ struct sp_command {
     const char *operands; /* "ID…", for the usage line */
     const char *help;     /* one line; NULL hides the verb */
     const struct sp_option *options;
-    const size_t *options_bytes; /* size of the verb's own struct; it begins with struct sp_client_options,
-                             or for verbs that are no clients with a bool `help` */
+    const size_t
+        *options_bytes; /* size of the verb's own struct; it begins with struct sp_client_options,
+                    or for verbs that are no clients with a bool `help` */
     int (*run)(const struct sp_invocation *invocation);
     guint min_operands, max_operands; /* G_MAXUINT: any number */
     bool stop_at_operand; /* what follows the first operand is a command of somebody else */

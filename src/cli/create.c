@@ -19,7 +19,8 @@ const struct sp_option sp_create_options[] = {
     SP_OPTIONS_SANDBOX,
     {"idle-timeout", 0, SP_OPTION_STRING, OFFSET(idle_timeout), "DURATION",
      "time without use until --on-idle happens (default 6h)", 0},
-    {"on-idle", 0, SP_OPTION_STRING, OFFSET(on_idle), "ACTION", "suspend, pause, delete or none", 0},
+    {"on-idle", 0, SP_OPTION_STRING, OFFSET(on_idle), "ACTION", "suspend, pause, delete or none",
+     0},
     {"max-lifetime", 0, SP_OPTION_STRING, OFFSET(max_lifetime), "DURATION",
      "delete it after this time in any case", 0},
     SP_OPTIONS_CLIENT,
@@ -38,7 +39,8 @@ int sp_create_verb(const struct sp_invocation *invocation)
     const struct create_options *o = invocation->options;
     SP_CLEANUP(sp_interrupt_stop_p) struct sp_interrupt *interrupt = sp_interrupt_start();
     g_autoptr(GError) error = NULL;
-    SP_CLEANUP(sp_client_free_p) struct sp_client *api = sp_client_open(o->sandbox.client.state, &error);
+    SP_CLEANUP(sp_client_free_p)
+    struct sp_client *api = sp_client_open(o->sandbox.client.state, &error);
     if (!api)
         return sp_output_error(error);
     g_autoptr(json_t) body = sp_sandbox_options_body(&o->sandbox, true, &error);

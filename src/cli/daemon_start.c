@@ -44,7 +44,8 @@ json_t *sp_daemon_read_secrets(int fd, GError **error)
     }
     json_t *secrets = NULL;
     if (n < 0)
-        sp_error_set_errno(error, SP_ERROR_INTERNAL, errno, "cannot read the secrets from fd %d", fd);
+        sp_error_set_errno(error, SP_ERROR_INTERNAL, errno, "cannot read the secrets from fd %d",
+                           fd);
     else
         secrets = sp_json_parse(text, len, error);
     explicit_bzero(text, SECRETS_MAX_BYTES);
@@ -104,7 +105,8 @@ bool sp_daemon_drop_privileges(uid_t uid, GError **error)
     return true;
 }
 
-/* Whether the path can be walked with the uid's rights (setfsuid(2) takes the file capabilities away). */
+/* Whether the path can be walked with the uid's rights (setfsuid(2) takes the file capabilities
+ * away). */
 static bool can_walk(const char *dir, uid_t uid)
 {
     uid_t own_gid = getegid();
@@ -123,8 +125,8 @@ static bool mount_privately(const char *dir)
 {
     if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) != 0)
         return false;
-    /* Opened in the new namespace, for only its mounts can be bound in it, and before the tmpfs, which
-     * may hide the path. */
+    /* Opened in the new namespace, for only its mounts can be bound in it, and before the tmpfs,
+     * which may hide the path. */
     SP_CLEANUP(sp_close_fdp) int fd = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
     g_autofree char *source = g_strdup_printf("/proc/self/fd/%d", fd);
     return fd >= 0 &&

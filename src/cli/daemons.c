@@ -1,4 +1,5 @@
-/* The hidden verbs: SPACE's own processes. Their options carry no secrets; those come by descriptor. */
+/* The hidden verbs: SPACE's own processes. Their options carry no secrets; those come by
+ * descriptor. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -35,10 +36,20 @@ struct daemon_options {
 #define OPTIONS_DAEMON                                                                             \
     {"state", 0, SP_OPTION_STRING, OFFSET(state), "DIR", "directory of its own state", 0},         \
         {"listen", 0, SP_OPTION_STRING, OFFSET(listen), "ADDRESS", "address to serve on", 0},      \
-        {"secrets-fd", 0, SP_OPTION_INT, OFFSET(secrets_fd), "N",                                  \
-         "descriptor with the secrets as JSON", 3},                                                \
-        {"parent-fd", 0, SP_OPTION_INT, OFFSET(parent_fd), "N",                                    \
-         "pipe at whose end of file to stop", 3},                                                  \
+        {"secrets-fd",                                                                             \
+         0,                                                                                        \
+         SP_OPTION_INT,                                                                            \
+         OFFSET(secrets_fd),                                                                       \
+         "N",                                                                                      \
+         "descriptor with the secrets as JSON",                                                    \
+         3},                                                                                       \
+        {"parent-fd",                                                                              \
+         0,                                                                                        \
+         SP_OPTION_INT,                                                                            \
+         OFFSET(parent_fd),                                                                        \
+         "N",                                                                                      \
+         "pipe at whose end of file to stop",                                                      \
+         3},                                                                                       \
         SP_OPTION_HELP
 
 const struct sp_option sp_server_options[] = {
@@ -50,15 +61,18 @@ const size_t sp_server_options_bytes = sizeof(struct daemon_options);
 
 const struct sp_option sp_worker_options[] = {
     {"server-url", 0, SP_OPTION_STRING, OFFSET(server_url), "URL", "the server", 0},
-    {"data-url", 0, SP_OPTION_STRING, OFFSET(data_url), "URL", "how clients reach the data plane", 0},
+    {"data-url", 0, SP_OPTION_STRING, OFFSET(data_url), "URL", "how clients reach the data plane",
+     0},
     {"node", 0, SP_OPTION_STRING, OFFSET(node), "NAME", "name of this node (default local)", 0},
     {"cgroup-root", 0, SP_OPTION_STRING, OFFSET(cgroup_root), "NAME",
      "control group of this installation", 0},
     {"agent", 0, SP_OPTION_STRING, OFFSET(agent), "FILE", "the static space-agent", 0},
-    {"guest-dir", 0, SP_OPTION_STRING, OFFSET(guest_dir), "DIR", "kernel and modules of microVMs", 0},
+    {"guest-dir", 0, SP_OPTION_STRING, OFFSET(guest_dir), "DIR", "kernel and modules of microVMs",
+     0},
     {"volume-max-mb", 0, SP_OPTION_INT, OFFSET(volume_max_mb), "MB",
      "largest size of the data volume", 1},
-    {"fake-driver", 0, SP_OPTION_FLAG, OFFSET(fake_driver), NULL, "for tests: no real sandboxes", 0},
+    {"fake-driver", 0, SP_OPTION_FLAG, OFFSET(fake_driver), NULL, "for tests: no real sandboxes",
+     0},
     OPTIONS_DAEMON,
     {0},
 };
@@ -103,17 +117,15 @@ int sp_server_verb(const struct sp_invocation *invocation)
     if (!key_hash)
         return refuse(error);
     sp_daemon_keep_descriptors();
-    g_autofree char *state = o->uid ? sp_daemon_reachable(o->state, (uid_t)o->uid, &error)
-                                    : g_strdup(o->state);
+    g_autofree char *state =
+        o->uid ? sp_daemon_reachable(o->state, (uid_t)o->uid, &error) : g_strdup(o->state);
     if (!state || (o->uid && !sp_daemon_drop_privileges((uid_t)o->uid, &error)))
         return refuse(error);
     if (o->parent_fd)
         sp_daemon_watch_parent((int)o->parent_fd);
     g_autofree char *database = g_build_filename(state, "space.db", NULL);
-    struct sp_server_config config = {.address = o->listen,
-                                      .database = database,
-                                      .node_key = node_key,
-                                      .api_key_hash = key_hash};
+    struct sp_server_config config = {
+        .address = o->listen, .database = database, .node_key = node_key, .api_key_hash = key_hash};
     return sp_server_main(&config);
 }
 

@@ -1,6 +1,7 @@
 /*
- * `space doctor`: what works on this machine and why not. Looks for itself, and asks the server for its
- * nodes' tiers when one answers. Exit code 0: all is well; 1: something that is needed is missing.
+ * `space doctor`: what works on this machine and why not. Looks for itself, and asks the server for
+ * its nodes' tiers when one answers. Exit code 0: all is well; 1: something that is needed is
+ * missing.
  */
 #include <stdio.h>
 
@@ -47,10 +48,11 @@ static json_t *ask_server(const char *state, bool *ret_tiers_ok)
     g_autoptr(json_t) nodes = ask_nodes(client, &error);
     *ret_tiers_ok = !nodes || sp_tiers_all_work(nodes);
     json_t *items = json_object_get(nodes, "items");
-    json_t *server = items ? json_pack("{s:o, s:b, s:O}", "url", sp_json_text(conf.url), "answers", 1,
-                                       "nodes", items)
-                           : json_pack("{s:o, s:b, s:o}", "url", sp_json_text(conf.url), "answers", 0,
-                                       "detail", sp_json_text(error ? error->message : "no list"));
+    json_t *server = items
+                         ? json_pack("{s:o, s:b, s:O}", "url", sp_json_text(conf.url), "answers", 1,
+                                     "nodes", items)
+                         : json_pack("{s:o, s:b, s:o}", "url", sp_json_text(conf.url), "answers", 0,
+                                     "detail", sp_json_text(error ? error->message : "no list"));
     sp_http_client_free(client);
     sp_client_conf_clear(&conf);
     return server;
@@ -60,7 +62,8 @@ static void print_checks(json_t *checks)
 {
     size_t i;
     json_t *check;
-    json_array_foreach(checks, i, check) {
+    json_array_foreach(checks, i, check)
+    {
         g_autofree char *name = sp_output_text(check, "name", NULL);
         g_autofree char *needed_for = sp_output_text(check, "needed_for", NULL);
         g_autofree char *detail = sp_output_text(check, "detail", NULL);
@@ -83,13 +86,16 @@ static void print_server(json_t *server)
     printf("\nThe server at %s says:\n", url);
     size_t i, j;
     json_t *node, *tier;
-    json_array_foreach(json_object_get(server, "nodes"), i, node) {
+    json_array_foreach(json_object_get(server, "nodes"), i, node)
+    {
         g_autofree char *name = sp_output_text(node, "name", NULL);
-        json_array_foreach(json_object_get(node, "tiers"), j, tier) {
+        json_array_foreach(json_object_get(node, "tiers"), j, tier)
+        {
             g_autofree char *tier_name = sp_output_text(tier, "tier", NULL);
             g_autofree char *detail = sp_output_text(tier, "detail", NULL);
             bool ok = json_is_true(json_object_get(tier, "available"));
-            printf("%-8s tier %-11s %s (node %s)\n", ok ? "ok" : "MISSING", tier_name, detail, name);
+            printf("%-8s tier %-11s %s (node %s)\n", ok ? "ok" : "MISSING", tier_name, detail,
+                   name);
         }
     }
 }
@@ -110,8 +116,8 @@ int sp_doctor_verb(const struct sp_invocation *invocation)
     g_autoptr(json_t) server = ask_server(o->state, &tiers_ok);
     ok = ok && tiers_ok;
     if (o->json) {
-        g_autoptr(json_t) all = json_pack("{s:b, s:s, s:O, s:O}", "ok", ok, "version", SPACE_VERSION,
-                                          "checks", checks, "server", server);
+        g_autoptr(json_t) all = json_pack("{s:b, s:s, s:O, s:O}", "ok", ok, "version",
+                                          SPACE_VERSION, "checks", checks, "server", server);
         sp_output_json(all);
     } else {
         print_checks(checks);

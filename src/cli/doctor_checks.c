@@ -115,7 +115,8 @@ static bool check_btrfs(const struct sp_check_context *context, char **ret_detai
     bool ok = check_file_system("btrfs", ret_detail);
     if (!ok) {
         g_free(*ret_detail);
-        *ret_detail = g_strdup("not in this kernel: disks are copied, container disks are in memory");
+        *ret_detail =
+            g_strdup("not in this kernel: disks are copied, container disks are in memory");
     }
     return ok;
 }
@@ -161,10 +162,8 @@ static bool check_program(const char *name, const char *package, char **ret_deta
 {
     const char *argv[] = {name, "--version", NULL};
     struct version_line version = {.program = name};
-    struct sp_program program = {.argv = argv,
-                                 .timeout_ms = PROGRAM_TIMEOUT_MS,
-                                 .progress = keep_version,
-                                 .user = &version};
+    struct sp_program program = {
+        .argv = argv, .timeout_ms = PROGRAM_TIMEOUT_MS, .progress = keep_version, .user = &version};
     g_autoptr(GError) error = NULL;
     bool ok = sp_program_run(&program, &error) || version.exact;
     if (!ok && g_error_matches(error, SP_ERROR, SP_ERROR_UNSUPPORTED))
@@ -272,8 +271,9 @@ static bool check_state_kind(const struct sp_check_context *context, char **ret_
             name = kinds[i].name;
     }
     bool btrfs = fs.f_type == BTRFS_SUPER_MAGIC;
-    *ret_detail = g_strdup_printf("%s is on %s%s", path, name,
-                                  btrfs ? "" : " (`space up` makes a btrfs volume in it if it can)");
+    *ret_detail =
+        g_strdup_printf("%s is on %s%s", path, name,
+                        btrfs ? "" : " (`space up` makes a btrfs volume in it if it can)");
     return btrfs || has_file_system("btrfs");
 }
 

@@ -22,8 +22,8 @@ struct sp_check_context {
 struct sp_check {
     const char *name;
     enum sp_need need;
-    /* Whether it is well; *ret_detail gets what was found, or what is missing (owned by the caller).
-     * Blocks for some seconds at most. */
+    /* Whether it is well; *ret_detail gets what was found, or what is missing (owned by the
+     * caller). Blocks for some seconds at most. */
     bool (*run)(const struct sp_check_context *context, char **ret_detail);
 };
 /* Ended by a row with a NULL name. */

@@ -1,6 +1,6 @@
 /*
- * `space down`: ends everything of an installation: deletes its sandboxes, stops `space up`, unmounts what
- * it has mounted. Data stays: templates, the database, the keys.
+ * `space down`: ends everything of an installation: deletes its sandboxes, stops `space up`,
+ * unmounts what it has mounted. Data stays: templates, the database, the keys.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -43,7 +43,8 @@ const struct sp_option sp_down_options[] = {
     {"agent", 0, SP_OPTION_STRING, OFFSET(agent), "FILE", "another space-agent", 0},
     {"guest-dir", 0, SP_OPTION_STRING, OFFSET(guest_dir), "DIR",
      "another kernel and modules for microVMs", 0},
-    {"fake-driver", 0, SP_OPTION_FLAG, OFFSET(fake_driver), NULL, "for tests: no real sandboxes", 0},
+    {"fake-driver", 0, SP_OPTION_FLAG, OFFSET(fake_driver), NULL, "for tests: no real sandboxes",
+     0},
     SP_OPTION_HELP,
     {0},
 };
@@ -69,7 +70,8 @@ static bool delete_all(struct sp_client *api, unsigned *ret_n, GError **error)
     g_autoptr(json_t) operations = json_array();
     size_t i;
     json_t *item;
-    json_array_foreach(json_object_get(list, "items"), i, item) {
+    json_array_foreach(json_object_get(list, "items"), i, item)
+    {
         g_autoptr(json_t) wrapped = json_pack("{s:O}", "sandbox", item);
         g_autofree char *path = sp_sandbox_path(wrapped);
         g_autoptr(GError) cause = NULL;
@@ -82,7 +84,8 @@ static bool delete_all(struct sp_client *api, unsigned *ret_n, GError **error)
             return false;
         }
     }
-    json_array_foreach(operations, i, item) {
+    json_array_foreach(operations, i, item)
+    {
         g_autoptr(json_t) ended =
             sp_client_wait_operation(api, item, DELETE_MS, (struct sp_client_cancel){0}, error);
         if (!ended)
@@ -98,13 +101,14 @@ static bool end_running_up(const char *state, pid_t pid, unsigned *ret_n, GError
     SP_CLEANUP(sp_close_fdp) int pidfd = api ? sp_pidfd_open(pid, error) : -1;
     if (pidfd < 0 || !delete_all(api, ret_n, error))
         return false;
-    /* The lock's holder was asked for before the pidfd was opened: it is the same process if it still
-     * is the holder. */
+    /* The lock's holder was asked for before the pidfd was opened: it is the same process if it
+     * still is the holder. */
     if (sp_state_dir_holder(state) == pid && !sp_pidfd_signal(pidfd, SIGTERM, error))
         return false;
     if (sp_pidfd_wait(pidfd, UP_ENDS_MS))
         return true;
-    g_set_error(error, SP_ERROR, SP_ERROR_UNAVAILABLE, "`space up` (pid %d) does not end", (int)pid);
+    g_set_error(error, SP_ERROR, SP_ERROR_UNAVAILABLE, "`space up` (pid %d) does not end",
+                (int)pid);
     return false;
 }
 
@@ -198,10 +202,11 @@ static bool bring_down(const struct down_options *o, const char *state, unsigned
         return false;
     unsigned left = count_run_directories(state);
     if (left) {
-        g_set_error(error, SP_ERROR, SP_ERROR_FAILED_PRECONDITION,
-                    "%u sandboxes below %s/run/sandboxes are not known to this installation's server; "
-                    "they were left alone",
-                    left, state);
+        g_set_error(
+            error, SP_ERROR, SP_ERROR_FAILED_PRECONDITION,
+            "%u sandboxes below %s/run/sandboxes are not known to this installation's server; "
+            "they were left alone",
+            left, state);
         return false;
     }
     return take_down_host(state, error);

@@ -31,7 +31,8 @@ int sp_event_exit_code(const json_t *event)
         if (json_is_integer(signal) && json_integer_value(signal) > 0 &&
             json_integer_value(signal) < 128)
             return 128 + (int)json_integer_value(signal);
-        if (json_is_integer(code) && json_integer_value(code) >= 0 && json_integer_value(code) <= 255)
+        if (json_is_integer(code) && json_integer_value(code) >= 0 &&
+            json_integer_value(code) <= 255)
             return (int)json_integer_value(code);
         return SP_EXIT_PLATFORM;
     }
@@ -47,8 +48,9 @@ bool sp_write_fully(int fd, const void *bytes, size_t len, struct sp_interrupt *
 {
     const char *at = bytes;
     while (len > 0) {
-        struct pollfd fds[2] = {{.fd = fd, .events = POLLOUT},
-                                {.fd = interrupt ? sp_interrupt_fd(interrupt) : -1, .events = POLLIN}};
+        struct pollfd fds[2] = {
+            {.fd = fd, .events = POLLOUT},
+            {.fd = interrupt ? sp_interrupt_fd(interrupt) : -1, .events = POLLIN}};
         if (poll(fds, 2, -1) < 0) {
             if (errno == EINTR)
                 continue;

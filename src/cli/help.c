@@ -18,11 +18,12 @@ void sp_help_print_all(void)
         if (c->help)
             printf("  %-16s %s\n", c->verb, c->help);
     }
-    puts("\n`space help VERB` shows the options of one.\n"
-         "Server and key come from SPACE_URL and SPACE_KEY, else from client.conf in the state "
-         "directory.\n"
-         "Exit codes: 125 our own error, 124 time-out, 126/127 command cannot run or is not there,\n"
-         "128+n ended by signal n; else the command's own.");
+    puts(
+        "\n`space help VERB` shows the options of one.\n"
+        "Server and key come from SPACE_URL and SPACE_KEY, else from client.conf in the state "
+        "directory.\n"
+        "Exit codes: 125 our own error, 124 time-out, 126/127 command cannot run or is not there,\n"
+        "128+n ended by signal n; else the command's own.");
 }
 
 static void print_option(const struct sp_option *option)
@@ -70,8 +71,8 @@ static void print_case(const struct sp_command *command)
     puts("\";;");
 }
 
-/* All second words of the verbs that begin with `first` ("build ls rm"), or with NULL all first words,
- * each once. Free with g_free(). */
+/* All second words of the verbs that begin with `first` ("build ls rm"), or with NULL all first
+ * words, each once. Free with g_free(). */
 static char *words_after(const char *first)
 {
     g_autoptr(GPtrArray) words = g_ptr_array_new_with_free_func(g_free);

@@ -48,8 +48,7 @@ static char *list_path(const struct ls_options *o)
     add_query(path, "template", o->template_ref);
     for (char **pair = o->metadata; pair && *pair; pair++) {
         const char *equals = strchr(*pair, '=');
-        g_autofree char *key =
-            equals ? g_strndup(*pair, (gsize)(equals - *pair)) : g_strdup(*pair);
+        g_autofree char *key = equals ? g_strndup(*pair, (gsize)(equals - *pair)) : g_strdup(*pair);
         g_autofree char *escaped = g_uri_escape_string(key, NULL, FALSE);
         g_autofree char *name = g_strconcat("metadata.", escaped, NULL);
         add_query(path, name, equals ? equals + 1 : "");
@@ -59,21 +58,19 @@ static char *list_path(const struct ls_options *o)
 
 static void print_sandboxes(json_t *list)
 {
-    static const char *const titles[] = {"ID",       "NAME", "STATE", "ISOLATION",
-                                         "TEMPLATE", "CPUS", "MEMORY", "AGE", NULL};
+    static const char *const titles[] = {"ID",   "NAME",   "STATE", "ISOLATION", "TEMPLATE",
+                                         "CPUS", "MEMORY", "AGE",   NULL};
     struct sp_text_table *table = sp_text_table_new(titles);
     size_t i;
     json_t *s;
-    json_array_foreach(json_object_get(list, "items"), i, s) {
+    json_array_foreach(json_object_get(list, "items"), i, s)
+    {
         g_autofree char *mb = sp_output_text(s, "resources", "memory_mb");
-        char *cells[] = {sp_output_text(s, "id", NULL),
-                         sp_output_text(s, "name", NULL),
-                         sp_output_text(s, "state", NULL),
-                         sp_output_text(s, "isolation", NULL),
-                         sp_output_text(s, "template", NULL),
-                         sp_output_text(s, "resources", "cpus"),
-                         g_strconcat(mb, " MB", NULL),
-                         sp_output_age(json_object_get(s, "created_at"))};
+        char *cells[] = {
+            sp_output_text(s, "id", NULL),       sp_output_text(s, "name", NULL),
+            sp_output_text(s, "state", NULL),    sp_output_text(s, "isolation", NULL),
+            sp_output_text(s, "template", NULL), sp_output_text(s, "resources", "cpus"),
+            g_strconcat(mb, " MB", NULL),        sp_output_age(json_object_get(s, "created_at"))};
         sp_text_table_add(table, cells);
     }
     sp_text_table_print(table);
@@ -101,7 +98,8 @@ static void print_sandbox(json_t *sandbox)
 {
     const char *name;
     json_t *value;
-    json_object_foreach(sandbox, name, value) {
+    json_object_foreach(sandbox, name, value)
+    {
         if (json_is_null(value) || (json_is_object(value) && json_object_size(value) == 0) ||
             (json_is_array(value) && json_array_size(value) == 0))
             continue;

@@ -21,8 +21,8 @@ const struct sp_option sp_ops_options[] = {
     {"sandbox", 0, SP_OPTION_STRING, OFFSET(sandbox), "ID", "only those of this sandbox", 0},
     {"with-state", 's', SP_OPTION_STRING, OFFSET(with_state), "STATE",
      "only those in this state (pending, running, succeeded, failed)", 0},
-    {"kind", 'k', SP_OPTION_STRING, OFFSET(kind), "KIND", "only those of this kind (create, delete, …)",
-     0},
+    {"kind", 'k', SP_OPTION_STRING, OFFSET(kind), "KIND",
+     "only those of this kind (create, delete, …)", 0},
     SP_OPTIONS_CLIENT,
     {0},
 };
@@ -34,7 +34,8 @@ static void print_operations(json_t *list)
     struct sp_text_table *table = sp_text_table_new(titles);
     size_t i;
     json_t *op;
-    json_array_foreach(json_object_get(list, "items"), i, op) {
+    json_array_foreach(json_object_get(list, "items"), i, op)
+    {
         char *cells[] = {sp_output_text(op, "id", NULL),
                          sp_output_text(op, "kind", NULL),
                          sp_output_text(op, "sandbox_id", NULL),
@@ -48,9 +49,8 @@ static void print_operations(json_t *list)
 
 static void print_operation(json_t *op)
 {
-    static const char *const names[] = {"id",         "kind",       "sandbox_id",
-                                        "state",      "created_at", "started_at",
-                                        "finished_at"};
+    static const char *const names[] = {"id",         "kind",       "sandbox_id", "state",
+                                        "created_at", "started_at", "finished_at"};
     for (size_t i = 0; i < G_N_ELEMENTS(names); i++) {
         g_autofree char *text = sp_output_text(op, names[i], NULL);
         printf("%-12s %s\n", names[i], text);
@@ -60,7 +60,8 @@ static void print_operation(json_t *op)
         printf("%-12s %s\n", "error", message);
     size_t i;
     json_t *step;
-    json_array_foreach(json_object_get(op, "steps"), i, step) {
+    json_array_foreach(json_object_get(op, "steps"), i, step)
+    {
         g_autofree char *name = sp_output_text(step, "name", NULL);
         g_autofree char *ms = sp_output_text(step, "duration_ms", NULL);
         printf("  %-24s %8s ms\n", name, ms);

@@ -96,8 +96,8 @@ static bool takes_value(const struct sp_option *option)
 }
 
 /* The value of an option that needs one: what stands behind "=", or the next word. */
-static const char *take_value(struct parse *p, const struct sp_option *option, const char *inline_text,
-                              GError **error)
+static const char *take_value(struct parse *p, const struct sp_option *option,
+                              const char *inline_text, GError **error)
 {
     if (inline_text)
         return inline_text;

@@ -13,11 +13,12 @@ int sp_output_finish(int code);
 /* Prints a value as indented JSON, keys in their own order. */
 void sp_output_json(const json_t *value);
 
-/* The text of object[a] or object[a][b]: strings as they are, lists of strings with commas, all else as
- * JSON, null and absent as "-". Control characters are replaced, so that a terminal shows what is there. Free with
- * g_free(). */
+/* The text of object[a] or object[a][b]: strings as they are, lists of strings with commas, all
+ * else as JSON, null and absent as "-". Control characters are replaced, so that a terminal shows
+ * what is there. Free with g_free(). */
 char *sp_output_text(const json_t *object, const char *a, const char *b);
-/* How long ago an RFC 3339 time was: "12s", "5m", "3h", "2d"; "-" when it is none. Free with g_free(). */
+/* How long ago an RFC 3339 time was: "12s", "5m", "3h", "2d"; "-" when it is none. Free with
+ * g_free(). */
 char *sp_output_age(const json_t *time);
 
 /* A table whose columns are as wide as their content. */

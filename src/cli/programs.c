@@ -22,6 +22,7 @@ char *sp_program_agent(void)
 
 char *sp_program_guest_dir(void)
 {
-    static const char *const places[] = {"guest", "../libexec/space/guest", "../lib/space/guest", NULL};
+    static const char *const places[] = {"guest", "../libexec/space/guest", "../lib/space/guest",
+                                         NULL};
     return find(places);
 }

@@ -1,4 +1,5 @@
-/* Where the files that belong to this installation of SPACE are, found from our own program's place. */
+/* Where the files that belong to this installation of SPACE are, found from our own program's
+ * place. */
 #pragma once
 
 /* The static space-agent: in the build tree agent/space-agent beside us, installed

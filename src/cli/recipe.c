@@ -58,7 +58,8 @@ json_t *sp_recipe_load(const char *what, char **ret_name, GError **error)
         return NULL;
     const char *name = json_string_value(json_object_get(recipe, "name"));
     if (!name) {
-        g_set_error(error, SP_ERROR, SP_ERROR_INVALID_REQUEST, "%s: the recipe has no \"name\"", path);
+        g_set_error(error, SP_ERROR, SP_ERROR_INVALID_REQUEST, "%s: the recipe has no \"name\"",
+                    path);
         return NULL;
     }
     *ret_name = g_strdup(name);

@@ -166,7 +166,8 @@ static enum verdict attach_once(struct stream *s, unsigned *refused, GError **er
     return verdict;
 }
 
-/* "exited", "lost", …; "gone" when the server does not know the session; NULL when it cannot be asked. */
+/* "exited", "lost", …; "gone" when the server does not know the session; NULL when it cannot be
+ * asked. */
 static char *session_state(struct stream *s)
 {
     g_autofree char *path =
@@ -246,8 +247,8 @@ static int stream_session(struct sp_client *api, struct sp_attachment *attachmen
     return !whole_input && code == 0 ? SP_EXIT_PLATFORM : code;
 }
 
-int sp_remote_run(struct sp_client *api, const char *sandbox_path, const struct sp_remote_command *command,
-                  struct sp_interrupt *interrupt)
+int sp_remote_run(struct sp_client *api, const char *sandbox_path,
+                  const struct sp_remote_command *command, struct sp_interrupt *interrupt)
 {
     g_autoptr(GError) error = NULL;
     g_autoptr(json_t) body = session_body(command, &error);
@@ -255,9 +256,9 @@ int sp_remote_run(struct sp_client *api, const char *sandbox_path, const struct 
         return sp_output_error(error);
     g_autofree char *path = g_strconcat(sandbox_path, "/sessions", NULL);
     struct sp_client_request request = {.method = "POST",
-                                     .path = path,
-                                     .json = body,
-                                     .cancel = {sp_interrupt_cancelled, interrupt}};
+                                        .path = path,
+                                        .json = body,
+                                        .cancel = {sp_interrupt_cancelled, interrupt}};
     g_autoptr(json_t) answer = sp_client_call(api, &request, NULL, &error);
     if (sp_interrupt_cancelled(interrupt))
         return 128 + sp_interrupt_signal(interrupt);

@@ -1,5 +1,6 @@
 /*
- * One command in a sandbox, from the session to the exit code: what `space run` and `space exec` share.
+ * One command in a sandbox, from the session to the exit code: what `space run` and `space exec`
+ * share.
  */
 #pragma once
 
@@ -19,14 +20,15 @@ struct sp_remote_command {
     bool json;           /* print events as JSON lines */
 };
 
-/* Whether the command can be said in the API at all (UTF-8, variables that are set): to be asked before
- * something is made for it. */
+/* Whether the command can be said in the API at all (UTF-8, variables that are set): to be asked
+ * before something is made for it. */
 bool sp_remote_check(const struct sp_remote_command *command, GError **error);
-/* Makes a session in the sandbox ("/v1/sandboxes/<id>"), attaches, streams, and returns the exit code for
- * our own process; says on stderr what went wrong. The first SIGINT goes to the command; a cancel
- * returns 128 + signal at once and leaves the command to the caller, who deletes or signals. */
-int sp_remote_run(struct sp_client *api, const char *sandbox_path, const struct sp_remote_command *command,
-                  struct sp_interrupt *interrupt);
+/* Makes a session in the sandbox ("/v1/sandboxes/<id>"), attaches, streams, and returns the exit
+ * code for our own process; says on stderr what went wrong. The first SIGINT goes to the command; a
+ * cancel returns 128 + signal at once and leaves the command to the caller, who deletes or signals.
+ */
+int sp_remote_run(struct sp_client *api, const char *sandbox_path,
+                  const struct sp_remote_command *command, struct sp_interrupt *interrupt);
 
 /* {"K":"V"} of options like --env; NULL with an error when one has no name or no value. */
 json_t *sp_remote_env(char *const *env, GError **error);

@@ -69,7 +69,8 @@ int sp_run_verb(const struct sp_invocation *invocation)
     const struct run_options *o = invocation->options;
     SP_CLEANUP(sp_interrupt_stop_p) struct sp_interrupt *interrupt = sp_interrupt_start();
     g_autoptr(GError) error = NULL;
-    SP_CLEANUP(sp_client_free_p) struct sp_client *api = sp_client_open(o->sandbox.client.state, &error);
+    SP_CLEANUP(sp_client_free_p)
+    struct sp_client *api = sp_client_open(o->sandbox.client.state, &error);
     if (!api)
         return sp_output_error(error);
     struct sp_remote_command command = {.argv = invocation->operands,

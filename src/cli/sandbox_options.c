@@ -29,8 +29,8 @@ static bool set_metadata(json_t *body, char *const *pairs, GError **error)
         const char *equals = strchr(*pairs, '=');
         g_autofree char *name = equals ? g_strndup(*pairs, (gsize)(equals - *pairs)) : NULL;
         if (!name || json_object_set_new(map, name, json_string(equals + 1)) != 0) {
-            g_set_error(error, SP_ERROR, SP_ERROR_INVALID_REQUEST, "--metadata %s: not K=V in UTF-8",
-                        *pairs);
+            g_set_error(error, SP_ERROR, SP_ERROR_INVALID_REQUEST,
+                        "--metadata %s: not K=V in UTF-8", *pairs);
             return false;
         }
     }
@@ -53,7 +53,8 @@ static void set_resources(json_t *body, const struct sp_sandbox_options *o)
     json_decref(resources);
 }
 
-json_t *sp_sandbox_options_body(const struct sp_sandbox_options *o, bool defaults_too, GError **error)
+json_t *sp_sandbox_options_body(const struct sp_sandbox_options *o, bool defaults_too,
+                                GError **error)
 {
     g_autoptr(json_t) body = json_object();
     if (!set_text(body, "template", o->template_ref, error) ||
@@ -91,21 +92,24 @@ json_t *sp_sandbox_delete(struct sp_client *api, const char *path, unsigned wait
         return NULL;
     json_t *operation = json_object_get(answer, "operation");
     json_t *ended = sp_client_wait_operation(api, operation, status == 202 ? 5000 : 0,
-                                          (struct sp_client_cancel){0}, error);
+                                             (struct sp_client_cancel){0}, error);
     if (!ended)
         return NULL;
     json_object_set_new(answer, "operation", ended);
     return g_steal_pointer(&answer);
 }
 
-/* The create did not come to a good end. Its answer may have been lost: the same key gives it again. */
-static void undo_create(struct sp_client *api, const struct sp_client_request *create, json_t *answer)
+/* The create did not come to a good end. Its answer may have been lost: the same key gives it
+ * again. */
+static void undo_create(struct sp_client *api, const struct sp_client_request *create,
+                        json_t *answer)
 {
     struct sp_client_request again = *create;
     again.wait_s = 0;
     again.cancel = (struct sp_client_cancel){0};
     g_autoptr(GError) error = NULL;
-    g_autoptr(json_t) known = answer ? json_incref(answer) : sp_client_call(api, &again, NULL, &error);
+    g_autoptr(json_t) known =
+        answer ? json_incref(answer) : sp_client_call(api, &again, NULL, &error);
     g_autofree char *path = known ? sp_sandbox_path(known) : NULL;
     if (!path) {
         if (error)
@@ -138,11 +142,11 @@ json_t *sp_sandbox_create(struct sp_client *api, json_t *body, struct sp_client_
     char key[SP_ID_MAX];
     sp_id_new("cli", key);
     struct sp_client_request request = {.method = "POST",
-                                     .path = "/v1/sandboxes",
-                                     .json = body,
-                                     .wait_s = CREATE_WAIT_S,
-                                     .idempotency_key = key,
-                                     .cancel = cancel};
+                                        .path = "/v1/sandboxes",
+                                        .json = body,
+                                        .wait_s = CREATE_WAIT_S,
+                                        .idempotency_key = key,
+                                        .cancel = cancel};
     int status = 0;
     g_autoptr(GError) cause = NULL;
     g_autoptr(json_t) answer = sp_client_call(api, &request, &status, &cause);
@@ -150,12 +154,12 @@ json_t *sp_sandbox_create(struct sp_client *api, json_t *body, struct sp_client_
     bool ok = false;
     if (answer && status == 201) {
         /* Waited for: the operation has ended, and the sandbox is as it is now. */
-        g_autoptr(json_t) ended = sp_client_wait_operation(api, json_object_get(answer, "operation"),
-                                                        0, cancel, &cause);
+        g_autoptr(json_t) ended =
+            sp_client_wait_operation(api, json_object_get(answer, "operation"), 0, cancel, &cause);
         ok = ended != NULL;
     } else if (answer) {
-        g_autoptr(json_t) ended = sp_client_wait_operation(api, json_object_get(answer, "operation"),
-                                                        CREATE_WAIT_S * 1000, cancel, &cause);
+        g_autoptr(json_t) ended = sp_client_wait_operation(
+            api, json_object_get(answer, "operation"), CREATE_WAIT_S * 1000, cancel, &cause);
         ok = ended && refresh(api, answer, ended, &cause);
     }
     if (ok)

@@ -42,7 +42,8 @@ static bool check_directory(const char *path, GError **error)
 static bool make_directory(const char *path, mode_t mode, GError **error)
 {
     if (mkdir(path, mode) == 0)
-        return chmod(path, mode) == 0 || fail(error, "set the mode of", path); /* whatever the umask */
+        return chmod(path, mode) == 0 ||
+               fail(error, "set the mode of", path); /* whatever the umask */
     if (errno != EEXIST)
         return fail(error, "make", path);
     return true;
@@ -85,8 +86,8 @@ pid_t sp_state_dir_holder(const char *path)
     return lock.l_pid;
 }
 
-/* The server's own directory belongs to its uid, with all that is in it already (its files are made by
- * itself; only the directory can be of another owner, when `up` ran as somebody else before). */
+/* The server's own directory belongs to its uid, with all that is in it already (its files are made
+ * by itself; only the directory can be of another owner, when `up` ran as somebody else before). */
 static bool make_server_directory(struct sp_state_dir *state, GError **error)
 {
     g_autofree char *path = sp_state_dir_file(state, "server");

@@ -27,9 +27,9 @@ struct sp_state_dir {
     char api_key[SP_SECRET_MAX];
 };
 
-/* Makes what is missing and takes the lock. SP_ERROR_FAILED_PRECONDITION when another `space up` has it
- * (the message names its pid). The caller must not fork afterwards and go on in the child: the lock is the
- * process's. */
+/* Makes what is missing and takes the lock. SP_ERROR_FAILED_PRECONDITION when another `space up`
+ * has it (the message names its pid). The caller must not fork afterwards and go on in the child:
+ * the lock is the process's. */
 bool sp_state_dir_open(const char *path, struct sp_state_dir *ret, GError **error);
 void sp_state_dir_close(struct sp_state_dir *state);
 

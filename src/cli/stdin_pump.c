@@ -1,8 +1,8 @@
 /*
  * An upload lasts only as long as input keeps coming: when none is there for IDLE_MS the request is
- * ended properly, so that no request hangs idle for hours while somebody thinks at a terminal, and a bulk
- * transfer is still one stream. What a broken upload had delivered is not known, so it is never sent
- * again: better no input than input twice.
+ * ended properly, so that no request hangs idle for hours while somebody thinks at a terminal, and
+ * a bulk transfer is still one stream. What a broken upload had delivered is not known, so it is
+ * never sent again: better no input than input twice.
  */
 #include "cli/stdin_pump.h"
 

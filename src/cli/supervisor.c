@@ -122,8 +122,8 @@ struct child_fds {
     int secrets, life, log, lock;
 };
 
-/* In the child, between fork and exec: only what is async-signal-safe. Descriptors are first moved out
- * of the way, so that no target overwrites a source. */
+/* In the child, between fork and exec: only what is async-signal-safe. Descriptors are first moved
+ * out of the way, so that no target overwrites a source. */
 static void become_daemon(const struct sp_supervisor *s, const struct daemon *d, const char *exe,
                           const struct child_fds *fds)
 {
@@ -155,8 +155,8 @@ static char *own_program(void)
 static bool start_daemon(struct sp_supervisor *s, struct daemon *d, GError **error)
 {
     g_autofree char *exe = own_program();
-    SP_CLEANUP(sp_close_fdp) int lock =
-        sp_state_dir_lock_daemon(s->state, d->name, EARLIER_DAEMON_MS, error);
+    SP_CLEANUP(sp_close_fdp)
+    int lock = sp_state_dir_lock_daemon(s->state, d->name, EARLIER_DAEMON_MS, error);
     if (lock < 0)
         return false;
     SP_CLEANUP(sp_close_fdp) int log = -1;
@@ -215,8 +215,8 @@ static void reap(struct sp_supervisor *s)
         g_autofree char *how = WIFSIGNALED(status)
                                    ? g_strdup_printf("signal %d", WTERMSIG(status))
                                    : g_strdup_printf("exit code %d", WEXITSTATUS(status));
-        sp_log(SP_LOG_WARNING, "a daemon has ended; it is started again", "name", d->name, "how", how,
-               NULL);
+        sp_log(SP_LOG_WARNING, "a daemon has ended; it is started again", "name", d->name, "how",
+               how, NULL);
         d->pid = 0;
         plan_restart(s, d);
     }
@@ -281,8 +281,7 @@ char *sp_supervisor_last_words(const struct sp_supervisor *s)
 {
     if (!s->stuck)
         return NULL;
-    g_autofree char *tail =
-        s->log_to_stderr ? NULL : sp_log_file_tail(s->state, s->stuck->name);
+    g_autofree char *tail = s->log_to_stderr ? NULL : sp_log_file_tail(s->state, s->stuck->name);
     return g_strdup_printf("space %s does not start%s%s", s->stuck->name, tail ? ":\n" : "",
                            tail ? tail : "");
 }

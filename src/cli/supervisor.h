@@ -1,9 +1,11 @@
 /*
- * Keeps the daemons of one box running: starts them, restarts with back-off what has died, and stops them.
+ * Keeps the daemons of one box running: starts them, restarts with back-off what has died, and
+ * stops them.
  *
  * Single-threaded, because it forks. A daemon gets no secrets in argv or environment: descriptor
- * SP_DAEMON_SECRETS_FD is a pipe with its secrets (JSON), SP_DAEMON_PARENT_FD a pipe whose other end only
- * the supervisor has: at its end of file the daemon stops, so that none outlives a killed `space up`.
+ * SP_DAEMON_SECRETS_FD is a pipe with its secrets (JSON), SP_DAEMON_PARENT_FD a pipe whose other
+ * end only the supervisor has: at its end of file the daemon stops, so that none outlives a killed
+ * `space up`.
  */
 #pragma once
 
@@ -23,7 +25,8 @@ struct sp_supervisor;
 struct sp_supervisor *sp_supervisor_new(const struct sp_state_dir *state, bool log_to_stderr);
 void sp_supervisor_free(struct sp_supervisor *supervisor);
 
-/* Names a daemon: `space <name> <arguments…>`; secrets is its own reference. Started by the next turn. */
+/* Names a daemon: `space <name> <arguments…>`; secrets is its own reference. Started by the next
+ * turn. */
 void sp_supervisor_add(struct sp_supervisor *supervisor, const char *name, char **arguments,
                        json_t *secrets);
 

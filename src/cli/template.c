@@ -198,7 +198,8 @@ static void print_templates(json_t *list)
     struct sp_text_table *table = sp_text_table_new(titles);
     size_t i;
     json_t *t;
-    json_array_foreach(json_object_get(list, "items"), i, t) {
+    json_array_foreach(json_object_get(list, "items"), i, t)
+    {
         json_t *size = json_object_get(t, "size_bytes");
         char *cells[] = {sp_output_text(t, "name", NULL),
                          sp_output_text(t, "tag", NULL),

@@ -20,8 +20,10 @@ static bool all_tiers(json_t *nodes, bool (*holds)(json_t *tier))
 {
     size_t i, j;
     json_t *node, *tier;
-    json_array_foreach(json_object_get(nodes, "items"), i, node) {
-        json_array_foreach(json_object_get(node, "tiers"), j, tier) {
+    json_array_foreach(json_object_get(nodes, "items"), i, node)
+    {
+        json_array_foreach(json_object_get(node, "tiers"), j, tier)
+        {
             if (!holds(tier))
                 return false;
         }

@@ -1,6 +1,6 @@
 /*
- * `space up`: server and worker on this box, supervised; prints url and key when both are ready; stops both
- * (not the sandboxes) on SIGTERM, SIGINT or SIGHUP.
+ * `space up`: server and worker on this box, supervised; prints url and key when both are ready;
+ * stops both (not the sandboxes) on SIGTERM, SIGINT or SIGHUP.
  */
 #include "cli/up.h"
 
@@ -52,7 +52,8 @@ const struct sp_option sp_up_options[] = {
      "another kernel and modules for microVMs", 0},
     {"volume-max-mb", 0, SP_OPTION_INT, OFFSET(volume_max_mb), "MB",
      "largest size of the data volume when it is made", 1},
-    {"fake-driver", 0, SP_OPTION_FLAG, OFFSET(fake_driver), NULL, "for tests: no real sandboxes", 0},
+    {"fake-driver", 0, SP_OPTION_FLAG, OFFSET(fake_driver), NULL, "for tests: no real sandboxes",
+     0},
     SP_OPTION_HELP,
     {0},
 };
@@ -72,7 +73,8 @@ static void print_ready(const struct sp_up *up)
 static void say_goodbye(int64_t n_running)
 {
     if (n_running > 0)
-        printf("stopped; %" G_GINT64_FORMAT " sandbox%s on running (`space up` takes them over again, "
+        printf("stopped; %" G_GINT64_FORMAT
+               " sandbox%s on running (`space up` takes them over again, "
                "`space down` ends them)\n",
                (gint64)n_running, n_running == 1 ? " goes" : "es go");
     else if (n_running == 0)
@@ -135,7 +137,8 @@ static int run_up(const struct up_options *o, int ready_fd)
     return code;
 }
 
-/* The child is the `space up` that goes on; we wait until it is ready (or has failed and said why). */
+/* The child is the `space up` that goes on; we wait until it is ready (or has failed and said why).
+ */
 static int detach(const struct up_options *o)
 {
     int fds[2];
@@ -156,7 +159,8 @@ static int detach(const struct up_options *o)
     close(fds[1]);
     struct pollfd ready = {.fd = fds[0], .events = POLLIN};
     char byte;
-    bool up = poll(&ready, 1, READY_TIMEOUT_MS + STOP_TIMEOUT_MS) == 1 && read(fds[0], &byte, 1) == 1;
+    bool up =
+        poll(&ready, 1, READY_TIMEOUT_MS + STOP_TIMEOUT_MS) == 1 && read(fds[0], &byte, 1) == 1;
     close(fds[0]);
     return up ? 0 : SP_EXIT_PLATFORM;
 }

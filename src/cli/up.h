@@ -15,8 +15,8 @@
 /* All borrowed. */
 struct sp_up_config {
     const char *state;
-    const char *api, *data; /* addresses to listen on, with ports other than 0 */
-    const char *data_url;   /* NULL: from `data` */
+    const char *api, *data;        /* addresses to listen on, with ports other than 0 */
+    const char *data_url;          /* NULL: from `data` */
     const char *agent, *guest_dir; /* NULL: those that came with us */
     int64_t volume_max_mb;         /* 0: the default */
     bool log_stderr;
@@ -27,14 +27,15 @@ struct sp_up {
     struct sp_state_dir state;
     struct sp_client_conf conf;
     char *data_local_url; /* the data plane as this machine reaches it */
-    int64_t started_ms; /* real time, before the first daemon was started */
+    int64_t started_ms;   /* real time, before the first daemon was started */
     struct sp_supervisor *supervisor;
 };
 
 /* Takes the state directory, checks that the addresses are free, and starts the daemons. */
 bool sp_up_start(struct sp_up *up, const struct sp_up_config *config, GError **error);
-/* Waits until server and worker say that they are ready, the worker has registered, and it has tried its
- * tiers out (for 30 s at most; later ones become known later). Fails when a daemon keeps dying, a signal comes or the time is up. */
+/* Waits until server and worker say that they are ready, the worker has registered, and it has
+ * tried its tiers out (for 30 s at most; later ones become known later). Fails when a daemon keeps
+ * dying, a signal comes or the time is up. */
 bool sp_up_wait_ready(struct sp_up *up, int64_t timeout_ms, GError **error);
 /* Writes client.conf. */
 bool sp_up_save_conf(const struct sp_up *up, GError **error);

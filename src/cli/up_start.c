@@ -40,8 +40,8 @@ static bool check_address(const char *option, const char *address, GError **erro
     guint16 port = network ? g_network_address_get_port(network) : 0;
     if (!host || port == 0) {
         g_set_error(error, SP_ERROR, SP_ERROR_INVALID_REQUEST,
-                    "--%s %s: not an address with a port, such as 127.0.0.1:7070 or [::1]:7070", option,
-                    address);
+                    "--%s %s: not an address with a port, such as 127.0.0.1:7070 or [::1]:7070",
+                    option, address);
         return false;
     }
     g_autoptr(GSocketAddress) socket_address = g_inet_socket_address_new(host, port);
@@ -114,7 +114,8 @@ bool sp_up_start(struct sp_up *up, const struct sp_up_config *config, GError **e
     up->conf.data_url = g_strdup(config->data_url ? config->data_url : up->data_local_url);
     /* Daemons of an `up` that was killed may still be stopping, and have their ports until then. */
     int server_lock = sp_state_dir_lock_daemon(&up->state, "server", 20000, error);
-    int worker_lock = server_lock < 0 ? -1 : sp_state_dir_lock_daemon(&up->state, "worker", 20000, error);
+    int worker_lock =
+        server_lock < 0 ? -1 : sp_state_dir_lock_daemon(&up->state, "worker", 20000, error);
     if (server_lock >= 0)
         close(server_lock);
     if (worker_lock >= 0)
@@ -134,8 +135,7 @@ bool sp_up_start(struct sp_up *up, const struct sp_up_config *config, GError **e
 static bool says_ok(const char *url, const char *path)
 {
     struct sp_http_client *client = sp_http_client_new(url, NULL);
-    struct sp_http_call call = {
-        .method = "GET", .path = path, .timeout_ms = PROBE_TIMEOUT_MS};
+    struct sp_http_call call = {.method = "GET", .path = path, .timeout_ms = PROBE_TIMEOUT_MS};
     struct sp_http_answer answer = {0};
     bool ready = sp_http_call(client, &call, &answer, NULL) && answer.status == 200;
     sp_http_answer_clear(&answer);
@@ -143,9 +143,13 @@ static bool says_ok(const char *url, const char *path)
     return ready;
 }
 
-/* What the server knows of its worker. A lease of an earlier worker may still run: only one that was
- * renewed since `since_ms` (real time) counts. */
-static enum { NO_WORKER, WORKER_TRYING, WORKER_READY } ask_worker(struct sp_up *up, int64_t since_ms)
+/* What the server knows of its worker. A lease of an earlier worker may still run: only one that
+ * was renewed since `since_ms` (real time) counts. */
+static enum {
+    NO_WORKER,
+    WORKER_TRYING,
+    WORKER_READY
+} ask_worker(struct sp_up *up, int64_t since_ms)
 {
     struct sp_http_client *client = sp_http_client_new(up->conf.url, up->conf.key);
     g_autoptr(json_t) nodes =
@@ -154,8 +158,7 @@ static enum { NO_WORKER, WORKER_TRYING, WORKER_READY } ask_worker(struct sp_up *
     json_t *node = json_array_get(json_object_get(nodes, "items"), 0);
     const char *lease = json_string_value(json_object_get(node, "lease_expires_at"));
     g_autoptr(GDateTime) expiry = lease ? g_date_time_new_from_iso8601(lease, NULL) : NULL;
-    if (!expiry || g_date_time_to_unix(expiry) * 1000 +
-                           g_date_time_get_microsecond(expiry) / 1000 <
+    if (!expiry || g_date_time_to_unix(expiry) * 1000 + g_date_time_get_microsecond(expiry) / 1000 <
                        since_ms + NODE_LEASE_MS)
         return NO_WORKER;
     return sp_tiers_still_tried(nodes) ? WORKER_TRYING : WORKER_READY;
@@ -178,7 +181,8 @@ bool sp_up_wait_ready(struct sp_up *up, int64_t timeout_ms, GError **error)
             return false;
         }
         if (sp_time_monotonic_ms() >= deadline_ms) {
-            g_set_error(error, SP_ERROR, SP_ERROR_UNAVAILABLE, "the %s did not become ready in %d s; see %s/log",
+            g_set_error(error, SP_ERROR, SP_ERROR_UNAVAILABLE,
+                        "the %s did not become ready in %d s; see %s/log",
                         worker ? "server" : "worker", (int)(timeout_ms / 1000), up->state.path);
             return false;
         }
@@ -218,7 +222,8 @@ int64_t sp_up_count_sandboxes(struct sp_up *up)
             sp_http_call_json(client, "GET", path, NULL, COUNT_TIMEOUT_MS, NULL, NULL);
         size_t i;
         json_t *item;
-        json_array_foreach(json_object_get(page, "items"), i, item) {
+        json_array_foreach(json_object_get(page, "items"), i, item)
+        {
             const char *state = json_string_value(json_object_get(item, "state"));
             n += g_strcmp0(state, "running") == 0 || g_strcmp0(state, "paused") == 0;
         }

@@ -1,4 +1,5 @@
-/* The verbs' functions and option tables, for the table in commands.c. Each returns the exit code. */
+/* The verbs' functions and option tables, for the table in commands.c. Each returns the exit code.
+ */
 #pragma once
 
 #include "cli/command.h"

@@ -1,6 +1,6 @@
 /*
- * The one binary `space`: client verbs, and the hidden verbs that are SPACE's own processes. The table
- * of verbs is cli/commands.c.
+ * The one binary `space`: client verbs, and the hidden verbs that are SPACE's own processes. The
+ * table of verbs is cli/commands.c.
  */
 #include <locale.h>
 #include <signal.h>

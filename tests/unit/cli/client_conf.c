@@ -31,9 +31,10 @@ static void test_round_trip(void)
 static void test_forms(void)
 {
     struct sp_client_conf out = {0};
-    g_assert_true(sp_client_conf_parse("# a comment\r\n\n  url:  http://h:1 \r\nkey:sk_1\nfuture: x\n"
-                                       "data_url: http://h:2",
-                                       &out, NULL));
+    g_assert_true(
+        sp_client_conf_parse("# a comment\r\n\n  url:  http://h:1 \r\nkey:sk_1\nfuture: x\n"
+                             "data_url: http://h:2",
+                             &out, NULL));
     g_assert_cmpstr(out.url, ==, "http://h:1");
     g_assert_cmpstr(out.key, ==, "sk_1");
     g_assert_cmpstr(out.data_url, ==, "http://h:2");

@@ -92,10 +92,14 @@ static void test_the_commands_own_options(void)
 
 static void test_refusals(void)
 {
-    static const char *const bad[] = {"--nope",       "-x",           "--text",       "-t",
-                                      "--number=2",   "--number=a",   "--number=",    "--number=9999999999999999999",
-                                      "--fraction=0", "--fraction=-1", "--fraction=inf", "--fraction=1x",
-                                      "--flag=maybe", "--fla",        "--flags",      "-fx"};
+    static const char *const bad[] = {"--nope",         "-x",
+                                      "--text",         "-t",
+                                      "--number=2",     "--number=a",
+                                      "--number=",      "--number=9999999999999999999",
+                                      "--fraction=0",   "--fraction=-1",
+                                      "--fraction=inf", "--fraction=1x",
+                                      "--flag=maybe",   "--fla",
+                                      "--flags",        "-fx"};
     for (size_t i = 0; i < G_N_ELEMENTS(bad); i++) {
         struct values v = {0};
         char **operands = NULL;
