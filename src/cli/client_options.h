@@ -19,6 +19,7 @@ struct sp_client_options {
 
 #define SP_STATE_DIR_DEFAULT "/var/lib/space"
 
+/* clang-format off */
 #define SP_OPTION_HELP                                                                             \
     {                                                                                              \
         "help", 'h', SP_OPTION_FLAG, offsetof(struct sp_help_option, help), NULL,                  \
@@ -26,18 +27,10 @@ struct sp_client_options {
     }
 /* Rows for an option table whose struct begins with struct sp_client_options. */
 #define SP_OPTIONS_CLIENT                                                                          \
-    {"json",                                                                                       \
-     0,                                                                                            \
-     SP_OPTION_FLAG,                                                                               \
-     offsetof(struct sp_client_options, json),                                                     \
-     NULL,                                                                                         \
-     "print the API's own JSON",                                                                   \
-     0},                                                                                           \
-        {"state",                                                                                  \
-         0,                                                                                        \
-         SP_OPTION_STRING,                                                                         \
-         offsetof(struct sp_client_options, state),                                                \
-         "DIR",                                                                                    \
+    {"json", 0, SP_OPTION_FLAG, offsetof(struct sp_client_options, json), NULL,                    \
+     "print the API's own JSON", 0},                                                               \
+        {"state", 0, SP_OPTION_STRING, offsetof(struct sp_client_options, state), "DIR",           \
          "state directory whose client.conf names the server (default " SP_STATE_DIR_DEFAULT ")",  \
          0},                                                                                       \
         SP_OPTION_HELP
+/* clang-format on */

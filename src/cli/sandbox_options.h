@@ -25,71 +25,31 @@ struct sp_sandbox_options {
 
 #define SP_SANDBOX_OFFSET(member) offsetof(struct sp_sandbox_options, member)
 /* Rows for an option table whose struct begins with struct sp_sandbox_options. */
-#define SP_OPTIONS_SANDBOX                                                                           \
-    {"template",                                                                                     \
-     0,                                                                                              \
-     SP_OPTION_STRING,                                                                               \
-     SP_SANDBOX_OFFSET(template_ref),                                                                \
-     "NAME:TAG",                                                                                     \
-     "template to start from (default seed:latest)",                                                 \
-     0},                                                                                             \
-        {"isolation",                                                                                \
-         0,                                                                                          \
-         SP_OPTION_STRING,                                                                           \
-         SP_SANDBOX_OFFSET(isolation),                                                               \
-         "TIER",                                                                                     \
-         "auto, container or microvm (default auto)",                                                \
-         0},                                                                                         \
-        {"untrusted",                                                                                \
-         0,                                                                                          \
-         SP_OPTION_FLAG,                                                                             \
-         SP_SANDBOX_OFFSET(untrusted),                                                               \
-         NULL,                                                                                       \
-         "the code is not trusted: let auto choose the strongest tier",                              \
-         0},                                                                                         \
-        {"name",                                                                                     \
-         'n',                                                                                        \
-         SP_OPTION_STRING,                                                                           \
-         SP_SANDBOX_OFFSET(name),                                                                    \
-         "NAME",                                                                                     \
-         "name that the sandbox can be called by",                                                   \
-         0},                                                                                         \
-        {"cpus",                                                                                     \
-         0,                                                                                          \
-         SP_OPTION_NUMBER,                                                                           \
-         SP_SANDBOX_OFFSET(cpus),                                                                    \
-         "N",                                                                                        \
-         "processors, also a part of one (default 1)",                                               \
-         0},                                                                                         \
-        {"memory", 'm', SP_OPTION_INT, SP_SANDBOX_OFFSET(memory_mb), "MB", "memory (default 512)",   \
-         1},                                                                                         \
-        {"disk", 0, SP_OPTION_INT, SP_SANDBOX_OFFSET(disk_mb), "MB", "writable disk (default 2048)", \
-         1},                                                                                         \
-        {"pids",                                                                                     \
-         0,                                                                                          \
-         SP_OPTION_INT,                                                                              \
-         SP_SANDBOX_OFFSET(pids),                                                                    \
-         "N",                                                                                        \
-         "processes and threads at once (default 128)",                                              \
-         1},                                                                                         \
-        {"metadata",                                                                                 \
-         0,                                                                                          \
-         SP_OPTION_LIST,                                                                             \
-         SP_SANDBOX_OFFSET(metadata),                                                                \
-         "K=V",                                                                                      \
-         "label to find it by; may be repeated",                                                     \
-         0},                                                                                         \
-        {"env",                                                                                      \
-         'e',                                                                                        \
-         SP_OPTION_LIST,                                                                             \
-         SP_SANDBOX_OFFSET(env),                                                                     \
-         "K=V",                                                                                      \
-         "environment variable; K alone takes our own value; may be repeated",                       \
-         0},                                                                                         \
-    {                                                                                                \
-        "user", 'u', SP_OPTION_STRING, SP_SANDBOX_OFFSET(user), "USER",                              \
-            "user of the command (default: the template's)", 0                                       \
-    }
+/* clang-format off */
+#define SP_OPTIONS_SANDBOX                                                                         \
+    {"template", 0, SP_OPTION_STRING, SP_SANDBOX_OFFSET(template_ref), "NAME:TAG",               \
+     "template to start from (default seed:latest)", 0},                                           \
+        {"isolation", 0, SP_OPTION_STRING, SP_SANDBOX_OFFSET(isolation), "TIER",                   \
+         "auto, container or microvm (default auto)", 0},                                          \
+        {"untrusted", 0, SP_OPTION_FLAG, SP_SANDBOX_OFFSET(untrusted), NULL,                       \
+         "the code is not trusted: let auto choose the strongest tier", 0},                        \
+        {"name", 'n', SP_OPTION_STRING, SP_SANDBOX_OFFSET(name), "NAME",                           \
+         "name that the sandbox can be called by", 0},                                             \
+        {"cpus", 0, SP_OPTION_NUMBER, SP_SANDBOX_OFFSET(cpus), "N",                                \
+         "processors, also a part of one (default 1)", 0},                                         \
+        {"memory", 'm', SP_OPTION_INT, SP_SANDBOX_OFFSET(memory_mb), "MB",                         \
+         "memory (default 512)", 1},                                                               \
+        {"disk", 0, SP_OPTION_INT, SP_SANDBOX_OFFSET(disk_mb), "MB",                               \
+         "writable disk (default 2048)", 1},                                                       \
+        {"pids", 0, SP_OPTION_INT, SP_SANDBOX_OFFSET(pids), "N",                                   \
+         "processes and threads at once (default 128)", 1},                                        \
+        {"metadata", 0, SP_OPTION_LIST, SP_SANDBOX_OFFSET(metadata), "K=V",                        \
+         "label to find it by; may be repeated", 0},                                               \
+        {"env", 'e', SP_OPTION_LIST, SP_SANDBOX_OFFSET(env), "K=V",                                \
+         "environment variable; K alone takes our own value; may be repeated", 0},                 \
+        {"user", 'u', SP_OPTION_STRING, SP_SANDBOX_OFFSET(user), "USER",                           \
+         "user of the command (default: the template's)", 0}
+/* clang-format on */
 
 /* Body of POST /v1/sandboxes: what was given and nothing else. Without defaults_too env and user
  * are left out (a verb that gives them to its command instead). NULL with an error about an option.
