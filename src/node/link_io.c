@@ -24,7 +24,8 @@ void sp_link_put_raw(struct sp_link *link, const void *bytes, size_t len)
         return;
     }
     if (link->out_len + len > link->out_size) {
-        memmove(link->out, link->out + link->out_at, link->out_len - link->out_at);
+        if (link->out_at > 0)
+            memmove(link->out, link->out + link->out_at, link->out_len - link->out_at);
         link->out_len -= link->out_at;
         link->out_at = 0;
         if (link->out_len + len > link->out_size) {

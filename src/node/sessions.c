@@ -397,7 +397,8 @@ void sp_sessions_attach(struct sp_sessions *sessions, struct sp_session *session
 /* Whether a cached session is of no use any more. */
 static bool is_stale(const struct sp_session *session, int64_t now_ms, bool crowded)
 {
-    if (session->attached > 0 || session->refs > 1 || session->state == SP_SESSION_STATE_RUNNING ||
+    if (session->attached > 0 || g_atomic_int_get(&session->refs) > 1 ||
+        session->state == SP_SESSION_STATE_RUNNING ||
         (is_over(session) && !session->end_taken))
         return false;
     return crowded || now_ms - session->looked_at_ms > KEEP_ENDED_MS;
