@@ -14,6 +14,9 @@
 #define LOOK_US (500 * 1000)
 /* A reader that has nothing to read for so long has read what it was given: it is acknowledged. */
 #define SETTLE_US (20 * 1000)
+/* The end of a stream waits so long for the server to know of the command's end: a client that has seen
+ * it may ask for the session next. */
+#define REPORT_WAIT_MS 500
 /* What may lie between us and the client, in socket buffers: events are acknowledged when so much was
  * written behind them, so that a worker that dies leaves them in the agent's ring. */
 #define LAG_BYTES (256u << 10)
@@ -177,6 +180,8 @@ static ssize_t stream_pull(void *data, char *buffer, size_t max)
         len = put_spill(stream, buffer, max);
     } else if (stream->over) {
         acknowledge(stream, 0);
+        /* The last event is out; only the end of the stream waits. */
+        sp_sessions_await_taken(stream->node->sessions, stream->session, REPORT_WAIT_MS);
         return 0;
     } else {
         ssize_t n = wait_for_bytes(stream, buffer, max);

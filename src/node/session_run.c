@@ -1,5 +1,7 @@
 #include "node/session_run.h"
 
+#include <signal.h>
+
 #include "base/error.h"
 #include "base/time.h"
 #include "model/session.h"
@@ -119,6 +121,17 @@ static void take_failure(struct sp_node *node, struct sp_session *session, struc
     sp_link_sub_free(sub);
 }
 
+/* The exec of an earlier worker: nobody can get at its output any more. */
+static void kill_orphan(struct sp_session *session, struct sp_link *link)
+{
+    struct sp_msg_signal signal = {
+        .session_id = sp_span_of(session->id),
+        .signal = SIGKILL,
+        .scope = SP_SIGNAL_SESSION,
+    };
+    sp_link_signal(link, &signal, deadline_in(LOOK_MS), NULL);
+}
+
 void sp_session_look(struct sp_node *node, struct sp_session *session)
 {
     struct sp_sandbox_use use;
@@ -131,6 +144,8 @@ void sp_session_look(struct sp_node *node, struct sp_session *session)
             take_failure(node, session, use.link);
         else if (now.state == SP_SESSION_ENDED)
             sp_sessions_exited(node->sessions, session, &now.exit);
+        else if (session->orphan)
+            kill_orphan(session, use.link);
         else
             sp_sessions_started(node->sessions, session, &now);
     } else if (g_error_matches(error, SP_ERROR, SP_ERROR_NOT_FOUND)) {

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -15,10 +16,12 @@
 #define LOOK_ALONE_MS 1000     /* nobody reads it */
 #define LOOK_ATTACHED_MS 30000 /* a reader will see the end */
 #define ASKS_A_SECOND 20u
+#define UNLISTED_MARK "x" /* content of the mark of an exec; that of others is empty */
 
 struct sp_sessions {
     struct sp_node *node;
     GMutex lock;
+    GCond taken; /* a session's end_taken */
     GHashTable *by_id; /* id → struct sp_session *, a reference each */
 };
 
@@ -27,6 +30,7 @@ struct sp_sessions *sp_sessions_new(struct sp_node *node)
     struct sp_sessions *sessions = g_new0(struct sp_sessions, 1);
     sessions->node = node;
     g_mutex_init(&sessions->lock);
+    g_cond_init(&sessions->taken);
     sessions->by_id = g_hash_table_new_full(g_str_hash, g_str_equal, NULL,
                                             (GDestroyNotify)sp_session_unref);
     return sessions;
@@ -36,6 +40,7 @@ void sp_sessions_free(struct sp_sessions *sessions)
 {
     g_hash_table_destroy(sessions->by_id);
     g_mutex_clear(&sessions->lock);
+    g_cond_clear(&sessions->taken);
     g_free(sessions);
 }
 
@@ -184,6 +189,7 @@ struct sp_session *sp_sessions_add(struct sp_sessions *sessions, const char *san
     } else {
         struct sp_session *session = get_locked(sessions, id);
         g_strlcpy(session->sandbox_id, sandbox_id, sizeof(session->sandbox_id));
+        session->unlisted = true;
         fine = sp_session_fill(session, body, error);
         if (!fine)
             g_hash_table_remove(sessions->by_id, id);
@@ -227,8 +233,13 @@ bool sp_sessions_begin(struct sp_sessions *sessions, struct sp_session *session,
         sp_error_set_errno(error, SP_ERROR_UNAVAILABLE, errno, "recording the start of the session");
         return false;
     }
+    bool fine = !session->unlisted || write(fd, UNLISTED_MARK, 1) == 1;
     close(fd);
-    return true;
+    if (fine)
+        return true;
+    sp_error_set_errno(error, SP_ERROR_UNAVAILABLE, errno, "recording the start of the session");
+    unlink(path);
+    return false;
 }
 
 void sp_sessions_adopt(struct sp_sessions *sessions, const char *sandbox_id, const char *run_dir)
@@ -239,9 +250,13 @@ void sp_sessions_adopt(struct sp_sessions *sessions, const char *sandbox_id, con
     while (dir && (name = g_dir_read_name(dir))) {
         if (!sp_id_valid(name, "ses"))
             continue;
+        g_autofree char *mark = g_build_filename(path, name, NULL);
+        struct stat st;
+        bool unlisted = stat(mark, &st) == 0 && st.st_size > 0;
         g_mutex_lock(&sessions->lock);
         struct sp_session *session = get_locked(sessions, name);
         g_strlcpy(session->sandbox_id, sandbox_id, sizeof(session->sandbox_id));
+        session->unlisted = session->orphan = unlisted;
         if (session->state == SP_SESSION_STATE_PENDING)
             session->state = SP_SESSION_STATE_RUNNING;
         session->looked_at_ms = 0;
@@ -252,7 +267,8 @@ void sp_sessions_adopt(struct sp_sessions *sessions, const char *sandbox_id, con
 /* --- the life of a session */
 static void report_locked(struct sp_sessions *sessions, struct sp_session *session)
 {
-    sp_outbox_put(sessions->node->session_reports, session->id, sp_session_report(session));
+    if (!session->unlisted)
+        sp_outbox_put(sessions->node->session_reports, session->id, sp_session_report(session));
 }
 
 void sp_sessions_started(struct sp_sessions *sessions, struct sp_session *session,
@@ -282,6 +298,11 @@ static void end_locked(struct sp_sessions *sessions, struct sp_session *session,
     session->state = state;
     session->ended_at_ms = sp_time_now_ms();
     report_locked(sessions, session);
+    if (session->unlisted) {
+        session->end_taken = true;
+        g_autofree char *path = mark_path(sessions, session);
+        unlink(path);
+    }
 }
 
 void sp_sessions_exited(struct sp_sessions *sessions, struct sp_session *session,
@@ -361,12 +382,23 @@ void sp_sessions_taken(void *data, const char *id, const json_t *report, bool ta
     if (session) {
         path = mark_path(sessions, session);
         session->end_taken = true;
+        g_cond_broadcast(&sessions->taken);
         if (session->wanted_gone)
             g_hash_table_remove(sessions->by_id, id);
     }
     g_mutex_unlock(&sessions->lock);
     if (path)
         unlink(path);
+}
+
+void sp_sessions_await_taken(struct sp_sessions *sessions, struct sp_session *session,
+                             int64_t timeout_ms)
+{
+    int64_t until = sp_time_monotonic_us() + timeout_ms * 1000;
+    g_mutex_lock(&sessions->lock);
+    while (!session->end_taken && g_cond_wait_until(&sessions->taken, &sessions->lock, until)) {
+    }
+    g_mutex_unlock(&sessions->lock);
 }
 
 void sp_sessions_view(struct sp_sessions *sessions, struct sp_session *session,
@@ -401,7 +433,7 @@ static bool is_stale(const struct sp_session *session, int64_t now_ms, bool crow
         session->state == SP_SESSION_STATE_RUNNING ||
         (is_over(session) && !session->end_taken))
         return false;
-    return crowded || now_ms - session->looked_at_ms > KEEP_ENDED_MS;
+    return crowded || session->unlisted || now_ms - session->looked_at_ms > KEEP_ENDED_MS;
 }
 
 GPtrArray *sp_sessions_sweep(struct sp_sessions *sessions)

@@ -43,6 +43,10 @@ void sp_sessions_ended(struct sp_sessions *sessions, struct sp_session *session,
                        const struct sp_link_event *last);
 void sp_sessions_exited(struct sp_sessions *sessions, struct sp_session *session,
                         const struct sp_msg_exit *exit);
+/* Waits until the server knows of the end, so that who has seen it here finds it there too; at most
+ * timeout_ms, since the server may be away. */
+void sp_sessions_await_taken(struct sp_sessions *sessions, struct sp_session *session,
+                             int64_t timeout_ms);
 /* Readers come and go. */
 void sp_sessions_attach(struct sp_sessions *sessions, struct sp_session *session, int change);
 

@@ -68,6 +68,29 @@ def test_end_while_the_worker_is_dead_is_reported(fresh_rig):
     assert [e["type"] for e in events].count("started") == 1 and events[-1]["exit_code"] == 6
 
 
+def test_exec_of_a_dead_worker_is_killed(fresh_rig):
+    """Nobody can get its output any more; it must not run on unseen."""
+    server, worker = fresh_rig
+    box = start_box(server)
+    body = {"session_id": make_id("ses"), "process_id": make_id("prc"), "user": "root", "cwd": "/", "command": ["sleep", "88"]}
+    thread = threading.Thread(target=lambda: pytest.raises((http.client.HTTPException, OSError), worker.call, "POST",
+                                                           f"/node/v1/sandboxes/{box}/exec", body))
+    thread.start()
+    marks = worker.state / "run" / "sandboxes" / box / "sessions"
+    deadline = time.monotonic() + 5
+    while not list(marks.iterdir()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    worker.kill()
+    thread.join()
+    worker.start()
+    deadline = time.monotonic() + 5
+    while list(marks.iterdir()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert worker.call("GET", f"/node/v1/sandboxes/{box}/processes")[1]["items"] == []
+
+
 def test_sandbox_lives_on_when_the_worker_stops(fresh_rig):
     server, worker = fresh_rig
     box = start_box(server)
