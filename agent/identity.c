@@ -44,10 +44,11 @@ static bool add_entropy(struct agent *a, struct sp_span entropy)
     return done;
 }
 
-/* Opens a file of /etc to replace its content; a link is replaced, never followed. */
+/* Opens a file of /etc to replace its content; a link is replaced, never followed. Not truncated: ext4
+ * writes a truncated file back as soon as it is closed (auto_da_alloc), which a create would wait for. */
 static int open_for_write(const char *path)
 {
-    int flags = O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY;
+    int flags = O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY;
     int fd = open(path, flags, 0644);
     if (fd < 0 && errno == ELOOP && unlink(path) == 0)
         fd = open(path, flags, 0644);
@@ -82,7 +83,8 @@ static void write_if_changed(struct agent *a, const char *path, const char *text
     int fd = open_for_write(path);
     if (fd < 0)
         return;
-    (void)!write(fd, text, len);
+    if (write(fd, text, len) == (ssize_t)len && old_len > len)
+        (void)!ftruncate(fd, (off_t)len);
     close(fd);
 }
 

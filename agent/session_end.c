@@ -102,6 +102,17 @@ void session_check_end(struct agent *a, struct session *s)
     session_retire(a, s);
 }
 
+/* With a memory controller the session's own group counts: exact, whoever of the command was killed. Else
+ * the sandbox's counter says only that somebody was; it is this command if it failed the way a
+ * command fails whose process was killed: by SIGKILL, or as a shell that says so of its child. */
+static bool was_oom_killed(struct agent *a, const struct session *s, const struct sp_msg_exit *e)
+{
+    if (tree_group_oom(a, s->group))
+        return true;
+    return !s->killed && e->exit_code == 128 + SIGKILL &&
+           tree_oom_count(a) > s->oom_count_at_start;
+}
+
 static void take_exit(struct agent *a, struct session *s, int status, const struct rusage *usage)
 {
     struct sp_msg_exit *e = &s->exit;
@@ -113,8 +124,7 @@ static void take_exit(struct agent *a, struct session *s, int status, const stru
     } else {
         e->exit_code = WEXITSTATUS(status);
     }
-    if (e->signal == SIGKILL && !s->killed &&
-        (tree_oom_count(a) > s->oom_count_at_start || tree_group_oom(a, s->group)))
+    if (was_oom_killed(a, s, e))
         e->flags |= SP_EXIT_OOM;
     if (s->timed_out)
         e->flags |= SP_EXIT_TIMED_OUT;

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/reboot.h>
+#include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -185,6 +186,23 @@ static void mount_system(struct agent *a)
     (void)!symlink("/proc/self/fd/2", "dev/stderr");
 }
 
+/* A static program that every root has, whatever is in the image: the worker's proof that commands run. */
+static void install_agent(void)
+{
+    make_dir("dev/.space", 0755);
+    int from = open("/init", O_RDONLY | O_CLOEXEC);
+    int to = open("dev/.space/agent", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0555);
+    if (from >= 0 && to >= 0) {
+        while (sendfile(to, from, NULL, 1u << 20) > 0) {
+        }
+        fchmod(to, 0555);
+    }
+    if (from >= 0)
+        close(from);
+    if (to >= 0)
+        close(to);
+}
+
 static void write_at(int dir, const char *file, const char *text)
 {
     int fd = openat(dir, file, O_WRONLY | O_CLOEXEC);
@@ -258,6 +276,7 @@ int vm_init(struct agent *a)
 
     must(a, chdir("/root") == 0, "enter the new root");
     mount_system(a);
+    install_agent();
     must(a, mount_at(".", "/", NULL, MOUNT_MOVE, NULL), "move the root");
     must(a, chroot(".") == 0 && chdir("/") == 0, "chroot");
     raise_loopback();

@@ -4,12 +4,14 @@
 #include "api/handlers.h"
 #include "api/render.h"
 #include "api/worker_client.h"
+#include "api/worker_json.h"
 #include "base/error.h"
 #include "base/time.h"
 
 /* How long a token can be used to attach; a fresh one is had by POST …/attachments. */
 #define TOKEN_LIFE_MS (3600 * (int64_t)1000)
 #define START_TIMEOUT_MS 30000
+#define LOOK_TIMEOUT_MS 5000
 
 static void make_token(char ret_secret[SP_SECRET_MAX], struct sp_session_token *ret)
 {
@@ -130,13 +132,49 @@ static bool path_id(struct sp_api_call *call, const char **ret, GError **error)
     return true;
 }
 
+static bool is_open(const struct sp_session_row *session)
+{
+    return session->state == SP_SESSION_PENDING || session->state == SP_SESSION_RUNNING;
+}
+
+/* Asks the worker how an open session stands and keeps the answer: a client that has just seen
+ * process_exited must not be told "running" because the worker's own report is still under way.
+ * Without an answer the row stands as it is. */
+static void look_at_worker(struct sp_api_call *call, const struct sp_session_row *session)
+{
+    struct sp_store *store = call->api->store;
+    struct sp_sandbox_row *s = sp_store_sandbox_get(store, NULL, session->sandbox_id, NULL);
+    if (!s)
+        return;
+    g_autofree char *path = g_strdup_printf("/node/v1/sessions/%s", session->id);
+    struct sp_worker_call ask = {.method = "GET", .path = path, .timeout_ms = LOOK_TIMEOUT_MS};
+    struct sp_http_answer answer;
+    if (s->node && sp_worker_ask(call, s->node, &ask, &answer, NULL)) {
+        gsize len = 0;
+        const char *text = answer.body ? g_bytes_get_data(answer.body, &len) : NULL;
+        g_autoptr(json_t) item = text ? sp_json_parse(text, len, NULL) : NULL;
+        g_autoptr(GPtrArray) texts = g_ptr_array_new_with_free_func(g_free);
+        struct sp_session_report report = {0};
+        if (item && sp_worker_session_report(item, &report, texts, NULL) &&
+            strcmp(report.id, session->id) == 0 && report.state != SP_SESSION_PENDING)
+            sp_store_session_report(store, s->node, &report, 1, NULL);
+        sp_http_answer_clear(&answer);
+    }
+    sp_sandbox_row_free(s);
+}
+
 bool sp_api_session_get(struct sp_api_call *call, GError **error)
 {
     const char *id;
     if (!path_id(call, &id, error))
         return false;
-    struct sp_session_row *session =
-        sp_store_session_get(call->api->store, call->key->tenant, id, error);
+    struct sp_store *store = call->api->store;
+    struct sp_session_row *session = sp_store_session_get(store, call->key->tenant, id, error);
+    if (session && is_open(session)) {
+        look_at_worker(call, session);
+        sp_session_row_free(session);
+        session = sp_store_session_get(store, call->key->tenant, id, error);
+    }
     if (!session)
         return false;
     sp_api_reply(call, 200, sp_render_session(session));

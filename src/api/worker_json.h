@@ -9,6 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "store/store.h"
+
 #define SP_WORKER_MAX_ITEMS 10000
 
 /* Absent and null give NULL or 0 unless required. Texts are borrowed from the object. */
@@ -22,3 +24,7 @@ bool sp_worker_array(json_t *object, const char *name, json_t **ret, GError **er
 char *sp_worker_dump(json_t *object, const char *name);
 /* The code and message of the member "error"; both NULL when there is none. Borrowed. */
 void sp_worker_error(json_t *object, const char **ret_code, const char **ret_message);
+/* One session as a worker reports it (worker_reports.c). *ret borrows from item and from texts, which
+ * takes the strings that had to be made. */
+bool sp_worker_session_report(json_t *item, struct sp_session_report *ret, GPtrArray *texts,
+                              GError **error);

@@ -70,6 +70,27 @@ bool sp_api_worker_observed(struct sp_api_call *call, GError **error)
     return true;
 }
 
+bool sp_worker_session_report(json_t *item, struct sp_session_report *ret, GPtrArray *texts,
+                              GError **error)
+{
+    const char *state;
+    if (!sp_worker_text(item, "id", true, &ret->id, error) ||
+        !sp_worker_text(item, "state", true, &state, error) ||
+        !sp_worker_integer(item, "started_at_ms", false, &ret->started_at_ms, error) ||
+        !sp_worker_integer(item, "ended_at_ms", false, &ret->ended_at_ms, error))
+        return false;
+    if (!sp_session_state_parse(state, &ret->state)) {
+        sp_error_set_field(error, "/sessions", "unknown state %s", state);
+        return false;
+    }
+    char *exit = sp_worker_dump(item, "exit"), *why = sp_worker_dump(item, "error");
+    g_ptr_array_add(texts, exit);
+    g_ptr_array_add(texts, why);
+    ret->exit = exit;
+    ret->error = why;
+    return true;
+}
+
 bool sp_api_worker_sessions(struct sp_api_call *call, GError **error)
 {
     const char *node;
@@ -83,22 +104,8 @@ bool sp_api_worker_sessions(struct sp_api_call *call, GError **error)
     g_autoptr(GPtrArray) texts = g_ptr_array_new_with_free_func(g_free);
     json_array_foreach(list, i, item)
     {
-        struct sp_session_report *r = &reports[i];
-        const char *state;
-        if (!sp_worker_text(item, "id", true, &r->id, error) ||
-            !sp_worker_text(item, "state", true, &state, error) ||
-            !sp_worker_integer(item, "started_at_ms", false, &r->started_at_ms, error) ||
-            !sp_worker_integer(item, "ended_at_ms", false, &r->ended_at_ms, error))
+        if (!sp_worker_session_report(item, &reports[i], texts, error))
             return false;
-        if (!sp_session_state_parse(state, &r->state)) {
-            sp_error_set_field(error, "/sessions", "unknown state %s", state);
-            return false;
-        }
-        char *exit = sp_worker_dump(item, "exit"), *why = sp_worker_dump(item, "error");
-        g_ptr_array_add(texts, exit);
-        g_ptr_array_add(texts, why);
-        r->exit = exit;
-        r->error = why;
     }
     if (!sp_store_session_report(call->api->store, node, reports, n, error))
         return false;

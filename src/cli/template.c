@@ -51,6 +51,7 @@ struct follow {
     struct sp_client *api;
     char *log_path;
     gsize shown; /* bytes of the log that are printed */
+    char *doing; /* its last line; owned */
     bool terminal, quiet;
     int64_t started_ms;
 };
@@ -70,7 +71,8 @@ static char *log_text(struct follow *f)
     return g_utf8_make_valid(raw, (gssize)len);
 }
 
-/* Prints what the log has more than before: the progress of the build. */
+/* Prints what the log has more than before. A terminal has one line that shows what is being done; elsewhere
+ * the stages are printed, not the indented details of the programs that work for them. */
 static void show_progress(struct follow *f)
 {
     if (f->quiet)
@@ -79,14 +81,19 @@ static void show_progress(struct follow *f)
     gsize len = strlen(text);
     if (f->shown > len)
         f->shown = 0; /* a log of another build */
+    char *line = text + f->shown, *end;
+    for (; (end = strchr(line, '\n')); line = end + 1) {
+        *end = '\0';
+        if (!f->terminal && *line != ' ')
+            fprintf(stderr, "%s\n", line);
+        g_free(f->doing);
+        f->doing = g_strdup(g_strchug(line));
+    }
+    f->shown = (gsize)(line - text);
     if (f->terminal)
-        fputs("\r\033[K", stderr);
-    if (len > f->shown)
-        fputs(text + f->shown, stderr);
-    f->shown = len;
-    if (f->terminal)
-        fprintf(stderr, "building, %" G_GINT64_FORMAT " s",
-                (gint64)((sp_time_monotonic_ms() - f->started_ms) / 1000));
+        fprintf(stderr, "\r\033[Kbuilding, %" G_GINT64_FORMAT " s: %.60s",
+                (gint64)((sp_time_monotonic_ms() - f->started_ms) / 1000),
+                f->doing ? f->doing : "");
     fflush(stderr);
 }
 
@@ -116,10 +123,9 @@ static json_t *follow_build(struct follow *f, json_t *operation, struct sp_inter
     return sp_client_wait_operation(f->api, now, 0, cancel, error);
 }
 
+/* After a failure: the end of the whole log, details included. */
 static void say_end_of_log(struct follow *f)
 {
-    if (!f->quiet)
-        return; /* it is on the screen */
     g_autofree char *text = log_text(f);
     gsize len = strlen(text);
     fputs(len > LOG_TAIL_BYTES ? text + len - LOG_TAIL_BYTES : text, stderr);
@@ -181,6 +187,7 @@ int sp_template_build_verb(const struct sp_invocation *invocation)
     json_t *operation = json_object_get(answer, "operation");
     g_autoptr(json_t) ended =
         operation ? follow_build(&f, operation, interrupt, &error) : json_incref(answer);
+    g_free(f.doing);
     if (!ended) {
         say_end_of_log(&f);
         if (sp_interrupt_signal(interrupt))

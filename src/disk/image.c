@@ -13,7 +13,7 @@
 #include "disk/template.h"
 
 #define LOCK_MS 30000
-#define LOOP_CLEAR_MS 2000
+#define LOOP_CLEAR_MS 3000
 
 struct sp_images {
     char *dir; /* <state>/run/images */

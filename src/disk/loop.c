@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <linux/loop.h>
 #include <linux/major.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
@@ -52,8 +53,39 @@ static int configure(int device, int backing_fd, bool read_only)
     return -1;
 }
 
+/* The device that has this file already, opened; -1 when there is none. Another mount namespace may keep
+ * a device alive after our unmount. A second one over the same file would be a second cache over the
+ * same blocks: file systems get corrupted that way. */
+static int find_attached(int backing_fd, bool read_only, char ret_path[SP_LOOP_PATH_MAX])
+{
+    struct stat file;
+    g_autoptr(GDir) dir = g_dir_open("/sys/block", 0, NULL);
+    const char *name;
+    if (!dir || fstat(backing_fd, &file) < 0)
+        return -1;
+    while ((name = g_dir_read_name(dir))) {
+        int number;
+        char end;
+        g_autofree char *bound = g_strdup_printf("/sys/block/%s/loop/backing_file", name);
+        if (sscanf(name, "loop%d%c", &number, &end) != 1 || access(bound, F_OK) < 0)
+            continue;
+        int device = open_device(number, read_only, ret_path);
+        struct loop_info64 info;
+        if (device >= 0 && ioctl(device, LOOP_GET_STATUS64, &info) == 0 &&
+            info.lo_device == file.st_dev && info.lo_inode == file.st_ino &&
+            !(info.lo_flags & LO_FLAGS_READ_ONLY) == !read_only)
+            return device;
+        if (device >= 0)
+            close(device);
+    }
+    return -1;
+}
+
 int sp_loop_attach(int backing_fd, bool read_only, char ret_path[SP_LOOP_PATH_MAX], GError **error)
 {
+    int attached = find_attached(backing_fd, read_only, ret_path);
+    if (attached >= 0)
+        return attached;
     int control = open("/dev/loop-control", O_RDWR | O_CLOEXEC);
     if (control < 0) {
         sp_error_set_errno(error, SP_ERROR_UNSUPPORTED, errno, "open /dev/loop-control");

@@ -96,7 +96,7 @@ bool sp_template_recipe_decode(json_t *object, struct sp_template_recipe *ret_re
     memset(ret_recipe, 0, sizeof(*ret_recipe));
     ret_recipe->user = g_strdup("user");
     ret_recipe->workdir = g_strdup("/workspace");
-    ret_recipe->ready = g_strsplit("/bin/true", " ", -1);
+    ret_recipe->ready = g_new0(char *, 1);
     return sp_json_decode(object, table, ret_recipe, error) && check(ret_recipe, error);
 }
 

@@ -17,7 +17,7 @@ struct sp_template_recipe {
     char **env;      /* "KEY=value" */
     char *user;      /* default account of processes: "user" (the default) or "root" */
     char *workdir;   /* default "/workspace"; made for that account */
-    char **ready;    /* default {"/bin/true"} */
+    char **ready;    /* default none: the tier's own proof (driver.h, ready_command) */
     char **setup;    /* lines run by one `sh -eu` as root in the new root, with network; trusted:
                       * whoever    may build a template is root on the build machine as well */
 };

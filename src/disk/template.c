@@ -24,7 +24,7 @@ static const struct sp_json_field config_table[] = {
     {"workdir", SP_JSON_STRING, offsetof(struct sp_template_config, workdir), 1, 1024,
      .required = true},
     {"env", SP_JSON_STRING_MAP, offsetof(struct sp_template_config, env), 0, 256},
-    {"ready", SP_JSON_STRING_LIST, offsetof(struct sp_template_config, ready), 1, 64,
+    {"ready", SP_JSON_STRING_LIST, offsetof(struct sp_template_config, ready), 0, 64,
      .required = true},
     {"packages", SP_JSON_STRING_LIST, offsetof(struct sp_template_config, packages), 0, 10000},
     {NULL},

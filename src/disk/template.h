@@ -18,7 +18,7 @@ struct sp_template_config {
     char *user;      /* the account that runs processes unless a request names another */
     char *workdir;   /* absolute */
     char **env;      /* "KEY=value" */
-    char **ready;    /* argv that exits 0 once the sandbox can be used */
+    char **ready;    /* argv that exits 0 once the sandbox can be used; may be empty */
     char **packages; /* "name=version", really installed, sorted */
 };
 

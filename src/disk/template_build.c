@@ -46,6 +46,14 @@ static void say(struct build *build, const char *line)
     }
 }
 
+/* A line of a program that was started for the stage said last: indented, so that a reader who wants the
+ * stages only can tell (docs/templates.md). */
+static void say_detail(struct build *build, const char *line)
+{
+    g_autofree char *text = g_strconcat("  ", line, NULL);
+    say(build, text);
+}
+
 /* "Get:7 URL SUITE ARCH NAME ARCH VERSION [SIZE]" of apt, without the mirror: which one this
  * machine uses is nobody's business. NULL: another kind of download. */
 static char *describe_download(const char *line)
@@ -68,19 +76,19 @@ static void relay(void *user, const char *line)
         build->in_setup = false;
     }
     if (build->in_setup) {
-        say(build, line);
+        say_detail(build, line);
         return;
     }
     if (g_str_has_prefix(line, "Get:")) {
         g_autofree char *text = describe_download(line);
         if (text != NULL) {
-            say(build, text);
+            say_detail(build, text);
         }
         return;
     }
     for (size_t i = 0; i < G_N_ELEMENTS(shown); i++) {
         if (g_str_has_prefix(line, shown[i])) {
-            say(build, line);
+            say_detail(build, line);
             return;
         }
     }

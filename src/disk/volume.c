@@ -23,7 +23,7 @@
 #define MAX_BYTES (256ULL << 30)
 #define LOCK_MS 120000
 #define MKFS_MS 60000
-#define LOOP_CLEAR_MS 10000
+#define LOOP_CLEAR_MS 3000
 
 struct sp_volume {
     char *dir;

@@ -87,10 +87,17 @@ struct sp_driver_ops {
     /* Largest EVENT data for this tier's link (HELLO max_event_data), bytes. */
     uint32_t max_event_data;
 
+    /* A command that every sandbox of the tier has and that needs no more than a process: run as the proof
+     * of readiness where the template has no `ready` of its own. NULL: /bin/true. */
+    const char *const *ready_command;
+
     /* Forgets the handle; the sandbox goes on running. */
     void (*instance_free)(struct sp_instance *instance);
     void (*driver_free)(struct sp_driver *driver);
 };
+
+/* The agent's own file in every real sandbox, and what it does with this option: nothing, successfully. */
+#define SP_READY_COMMAND ((const char *const[]){"/dev/.space/agent", "--ready", NULL})
 
 /* Common first member of every driver's own struct. */
 struct sp_driver {

@@ -214,9 +214,9 @@ static bool await_ready_exit(struct sp_link_sub *sub, int64_t deadline_us, GErro
 static bool prove_ready(struct making *m, GError **error)
 {
     static const char *const plain[] = {"/bin/true", NULL};
-    const char *const *argv = m->config.ready && *m->config.ready
-                                  ? (const char *const *)m->config.ready
-                                  : plain;
+    const char *const *argv = (const char *const *)m->config.ready;
+    if (!argv || !*argv)
+        argv = m->driver->ops->ready_command ? m->driver->ops->ready_command : plain;
     const char *user = m->spec->user && *m->spec->user ? m->spec->user : m->config.user;
     struct sp_msg_start start = {
         .session_id = sp_span_of(READY_SESSION),

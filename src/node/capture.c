@@ -99,11 +99,16 @@ void sp_capture_to_json(const struct sp_capture *capture, const char *name, json
 {
     size_t len, head_len;
     g_autofree uint8_t *all = sp_capture_take(capture, &len, &head_len);
-    /* A NUL is valid UTF-8, but many JSON readers lose it. */
-    json_t *text = memchr(all, 0, len) ? NULL : json_stringn((const char *)all, len);
-    if (text) {
-        json_object_set_new(answer, name, text);
-    } else {
+    /* The text is always there; where it is not the bytes to the letter (invalid UTF-8 becomes U+FFFD,
+     * and a NUL, though valid, is lost by many JSON readers) the exact form stands beside it. */
+    json_t *text = json_stringn((const char *)all, len);
+    bool exact = text && !memchr(all, 0, len);
+    if (!text) {
+        g_autofree char *valid = g_utf8_make_valid((const char *)all, (gssize)len);
+        text = json_string(valid);
+    }
+    json_object_set_new(answer, name, text);
+    if (!exact) {
         g_autofree char *key = g_strconcat(name, "_base64", NULL);
         g_autofree char *base64 = g_base64_encode(all, len);
         json_object_set_new(answer, key, json_string(base64));

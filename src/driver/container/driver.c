@@ -53,6 +53,7 @@ static const struct sp_driver_ops ops = {
     .connect_agent = sp_container_connect,
     .pidfd = pidfd,
     .max_event_data = MAX_EVENT_DATA,
+    .ready_command = SP_READY_COMMAND,
     .instance_free = instance_free,
     .driver_free = driver_free,
 };

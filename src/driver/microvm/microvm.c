@@ -83,6 +83,7 @@ static const struct sp_driver_ops ops = {
     .needs_clock_and_entropy = true,
     .agent_sets_pids = true,
     .max_event_data = 16384,
+    .ready_command = SP_READY_COMMAND,
     .instance_free = sp_microvm_instance_free,
     .driver_free = driver_free,
 };

@@ -21,7 +21,7 @@ static void test_defaults(void)
     g_assert_cmpstr(recipe.name, ==, "tiny");
     g_assert_cmpstr(recipe.user, ==, "user");
     g_assert_cmpstr(recipe.workdir, ==, "/workspace");
-    g_assert_cmpstr(recipe.ready[0], ==, "/bin/true");
+    g_assert_null(recipe.ready[0]);
     g_assert_null(recipe.packages);
     sp_template_recipe_clear(&recipe);
 }

@@ -1,8 +1,11 @@
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -55,6 +58,47 @@ static void test_content_survives_unmount(void)
     g_assert_false(g_file_test(file, G_FILE_TEST_EXISTS));
     volume = scratch_volume(state);
     g_assert_true(g_file_test(file, G_FILE_TEST_EXISTS));
+    sp_volume_close(volume);
+    scratch_end(state);
+}
+
+/* Somebody's private mount namespace (a service manager, a test) keeps a copy of our mount: the unmount is no
+ * failure, and the next open uses the same loop device. Two over one file would be two caches of the
+ * same blocks. */
+static void test_copy_in_another_namespace(void)
+{
+    if (!scratch_may_mount()) {
+        return;
+    }
+    char *state = scratch_begin();
+    g_autoptr(GError) error = NULL;
+    struct sp_volume *volume = scratch_volume(state);
+    int hold[2];
+    g_assert_cmpint(pipe(hold), ==, 0);
+    pid_t holder = fork();
+    if (holder == 0) {
+        char byte = 0;
+        bool ready = unshare(CLONE_NEWNS) == 0 &&
+                     mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
+                     write(hold[1], &byte, 1) == 1;
+        while (ready)
+            pause();
+        _exit(1);
+    }
+    close(hold[1]);
+    char byte;
+    g_assert_cmpint(read(hold[0], &byte, 1), ==, 1);
+    sp_volume_close(volume);
+    g_assert_true(sp_volume_unmount(state, &error));
+    g_assert_no_error(error);
+    g_assert_cmpuint(scratch_mounts(state), ==, 0);
+    g_assert_cmpuint(scratch_loops(state), ==, 1);
+
+    volume = scratch_volume(state);
+    g_assert_cmpuint(scratch_loops(state), ==, 1);
+    g_assert_cmpint(kill(holder, SIGKILL), ==, 0);
+    g_assert_cmpint(waitpid(holder, NULL, 0), ==, holder);
+    close(hold[0]);
     sp_volume_close(volume);
     scratch_end(state);
 }
@@ -183,6 +227,7 @@ int main(int argc, char **argv)
     g_test_init(&argc, &argv, NULL);
     g_test_add_func("/volume/open_is_idempotent", test_open_is_idempotent);
     g_test_add_func("/volume/content_survives_unmount", test_content_survives_unmount);
+    g_test_add_func("/volume/copy_in_another_namespace", test_copy_in_another_namespace);
     g_test_add_func("/volume/racing_opens_make_one", test_racing_opens_make_one);
     g_test_add_func("/volume/broken_backing_is_an_error", test_broken_backing_is_an_error);
     g_test_add_func("/volume/half_made_backing_is_replaced", test_half_made_backing_is_replaced);

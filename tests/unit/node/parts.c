@@ -123,8 +123,16 @@ static void test_capture_binary(void)
     sp_capture_add(&capture, "a\0b", 3);
     sp_capture_to_json(&capture, "stderr", answer, truncated);
     g_assert_cmpstr(json_string_value(json_object_get(answer, "stderr_base64")), ==, "YQBi");
-    g_assert_null(json_object_get(answer, "stderr"));
+    g_assert_cmpuint(json_string_length(json_object_get(answer, "stderr")), ==, 3);
     g_assert_cmpuint(json_object_size(truncated), ==, 0);
+    sp_capture_clear(&capture);
+
+    /* Not UTF-8: readable text and the exact bytes. */
+    sp_capture_init(&capture, 64);
+    sp_capture_add(&capture, "a\xff", 2);
+    sp_capture_to_json(&capture, "stdout", answer, truncated);
+    g_assert_cmpstr(json_string_value(json_object_get(answer, "stdout")), ==, "a\xef\xbf\xbd");
+    g_assert_cmpstr(json_string_value(json_object_get(answer, "stdout_base64")), ==, "Yf8=");
     sp_capture_clear(&capture);
 }
 
