@@ -44,11 +44,11 @@ static void create(struct sp_sandbox *sandbox, int64_t generation, struct sp_san
     json_t *steps = json_array();
     int64_t began_us = sp_time_monotonic_us();
     bool fine = sp_bring_up(sandbox, spec, steps, &error);
-    g_autofree char *took = g_strdup_printf("%" G_GINT64_FORMAT,
-                                            (sp_time_monotonic_us() - began_us) / 1000);
+    g_autofree char *took =
+        g_strdup_printf("%" G_GINT64_FORMAT, (sp_time_monotonic_us() - began_us) / 1000);
     if (fine)
-        sp_log(SP_LOG_INFO, "sandbox is ready", "sandbox", sandbox->id, "tier", spec->isolation, "ms",
-               took, NULL);
+        sp_log(SP_LOG_INFO, "sandbox is ready", "sandbox", sandbox->id, "tier", spec->isolation,
+               "ms", took, NULL);
     else
         sp_log_error("sandbox could not be made", error, "sandbox", sandbox->id, "tier",
                      spec->isolation, "ms", took, NULL);
@@ -56,8 +56,8 @@ static void create(struct sp_sandbox *sandbox, int64_t generation, struct sp_san
     g_mutex_lock(&table->lock);
     if (fine) {
         sandbox->found.was_running = true;
-        json_t *value = sp_observe_state(sandbox, generation, SP_STATE_RUNNING, NULL, NULL, NULL,
-                                         steps);
+        json_t *value =
+            sp_observe_state(sandbox, generation, SP_STATE_RUNNING, NULL, NULL, NULL, steps);
         json_object_set_new(value, "started_at_ms", json_integer(sp_time_now_ms()));
         if (sandbox->wanted.desired != SP_DESIRED_DELETED)
             report(sandbox, value);
@@ -76,8 +76,8 @@ static void destroy(struct sp_sandbox *sandbox, bool deleted)
 {
     struct sp_table *table = sandbox->node->table;
     g_autoptr(GError) error = NULL;
-    bool gone = sp_take_down(sandbox, deleted ? "the sandbox was deleted"
-                                              : "the sandbox has ended", &error);
+    bool gone = sp_take_down(sandbox, deleted ? "the sandbox was deleted" : "the sandbox has ended",
+                             &error);
     if (gone)
         sp_log(SP_LOG_INFO, "sandbox is removed", "sandbox", sandbox->id, NULL);
     else
@@ -177,7 +177,8 @@ static bool braked(struct sp_sandbox *sandbox)
         return false;
     if (!was_holding)
         sp_log(SP_LOG_ERROR,
-               "most sandboxes found at start are to be removed without an order: holding for a minute",
+               "most sandboxes found at start are to be removed without an order: holding for a "
+               "minute",
                NULL);
     sandbox->retry_at_ms = brake->release_ms;
     /* Until then it may turn out to run after all. */
@@ -189,8 +190,9 @@ static bool braked(struct sp_sandbox *sandbox)
 static bool is_done(const struct sp_sandbox *sandbox)
 {
     return sandbox->found.presence == SP_PRESENCE_ABSENT &&
-           (!sandbox->wanted.known || (sandbox->wanted.desired == SP_DESIRED_DELETED &&
-                                       sandbox->found.reported_generation >= sandbox->wanted.generation));
+           (!sandbox->wanted.known ||
+            (sandbox->wanted.desired == SP_DESIRED_DELETED &&
+             sandbox->found.reported_generation >= sandbox->wanted.generation));
 }
 
 static json_t *unsupported(const struct sp_sandbox *sandbox)
@@ -224,8 +226,8 @@ void sp_action_consider(struct sp_sandbox *sandbox)
             report(sandbox, sp_observe(sandbox, sandbox->wanted.generation));
         break;
     case SP_ACTION_REPORT_DELETED:
-        report(sandbox, sp_observe_state(sandbox, sandbox->wanted.generation, SP_STATE_DELETED, NULL,
-                                         NULL, NULL, NULL));
+        report(sandbox, sp_observe_state(sandbox, sandbox->wanted.generation, SP_STATE_DELETED,
+                                         NULL, NULL, NULL, NULL));
         break;
     case SP_ACTION_UNSUPPORTED:
         if (!told)
@@ -253,7 +255,8 @@ bool sp_action_pools_init(struct sp_action_pools *pools)
 bool sp_action_pools_stop(struct sp_action_pools *pools, int64_t timeout_ms)
 {
     int64_t deadline = sp_time_monotonic_ms() + timeout_ms;
-    /* g_thread_pool_free(wait) has no deadline. Queued actions see that the worker stops, and end. */
+    /* g_thread_pool_free(wait) has no deadline. Queued actions see that the worker stops, and end.
+     */
     while (g_atomic_int_get(&pools->n_actions) > 0) {
         if (sp_time_monotonic_ms() >= deadline)
             return false;

@@ -30,7 +30,8 @@ static void load_defaults(struct sp_sandbox *sandbox, const char *digest)
         sandbox->workdir = g_strdup(config.workdir);
         g_mutex_unlock(&sandbox->node->table->lock);
     } else {
-        sp_log_error("the template of a sandbox cannot be read", error, "sandbox", sandbox->id, NULL);
+        sp_log_error("the template of a sandbox cannot be read", error, "sandbox", sandbox->id,
+                     NULL);
     }
     sp_template_config_clear(&config);
 }
@@ -103,8 +104,8 @@ bool sp_adopt(struct sp_sandbox *sandbox, GError **error)
     struct sp_table *table = sandbox->node->table;
     g_mutex_lock(&table->lock);
     if (sandbox->slot < 0) {
-        /* A slot that two records name: the second is still used by its processes, so it stays taken by
-         * the first and both sandboxes go on. */
+        /* A slot that two records name: the second is still used by its processes, so it stays
+         * taken by the first and both sandboxes go on. */
         if (sp_slots_claim(&table->slots, record.slot))
             sandbox->slot = (int)record.slot;
     }

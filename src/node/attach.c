@@ -14,11 +14,11 @@
 #define LOOK_US (500 * 1000)
 /* A reader that has nothing to read for so long has read what it was given: it is acknowledged. */
 #define SETTLE_US (20 * 1000)
-/* The end of a stream waits so long for the server to know of the command's end: a client that has seen
- * it may ask for the session next. */
+/* The end of a stream waits so long for the server to know of the command's end: a client that has
+ * seen it may ask for the session next. */
 #define REPORT_WAIT_MS 500
-/* What may lie between us and the client, in socket buffers: events are acknowledged when so much was
- * written behind them, so that a worker that dies leaves them in the agent's ring. */
+/* What may lie between us and the client, in socket buffers: events are acknowledged when so much
+ * was written behind them, so that a worker that dies leaves them in the agent's ring. */
 #define LAG_BYTES (256u << 10)
 
 /* What was written at one time. */
@@ -32,13 +32,13 @@ struct stream {
     struct sp_http_request *request;
     struct sp_session *session; /* a reference */
     struct sp_link_sub *sub;
-    GString *spill;       /* text that did not fit, from spill_at on */
+    GString *spill; /* text that did not fit, from spill_at on */
     gsize spill_at;
-    uint64_t bytes;       /* written so far */
-    struct written last;  /* the newest event, not in the queue yet */
-    GQueue unacked;       /* struct written *, oldest first */
+    uint64_t bytes;      /* written so far */
+    struct written last; /* the newest event, not in the queue yet */
+    GQueue unacked;      /* struct written *, oldest first */
     int64_t last_write_us;
-    bool over;            /* the last event is written (or in the spill) */
+    bool over; /* the last event is written (or in the spill) */
 };
 
 static void stream_free(void *data)
@@ -122,7 +122,8 @@ static size_t put_gap(struct stream *stream, char *buffer, size_t max)
     return put_spill(stream, buffer, max);
 }
 
-/* One pull from the link, written out. Number of bytes; 0: nothing came in time; -1: cut the stream. */
+/* One pull from the link, written out. Number of bytes; 0: nothing came in time; -1: cut the
+ * stream. */
 static ssize_t put_next(struct stream *stream, int64_t deadline_us, char *buffer, size_t max)
 {
     struct sp_link_event *taken = NULL;
@@ -208,8 +209,8 @@ static ssize_t stream_pull(void *data, char *buffer, size_t max)
 bool sp_attach_authorize(struct sp_http_request *request, void *user, GError **error)
 {
     struct sp_node *node = user;
-    struct sp_session *session = sp_sessions_authorize(
-        node->sessions, sp_http_param(request, 0), sp_http_bearer(request), error);
+    struct sp_session *session = sp_sessions_authorize(node->sessions, sp_http_param(request, 0),
+                                                       sp_http_bearer(request), error);
     if (!session)
         return false;
     sp_http_set_data(request, session, (GDestroyNotify)sp_session_unref);

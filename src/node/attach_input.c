@@ -62,8 +62,8 @@ static bool check_started(struct sp_node *node, struct sp_session *session, GErr
 bool sp_attach_input_authorize(struct sp_http_request *request, void *user, GError **error)
 {
     struct sp_node *node = user;
-    struct sp_session *session = sp_sessions_authorize(
-        node->sessions, sp_http_param(request, 0), sp_http_bearer(request), error);
+    struct sp_session *session = sp_sessions_authorize(node->sessions, sp_http_param(request, 0),
+                                                       sp_http_bearer(request), error);
     if (!session)
         return false;
     struct input *input = g_new0(struct input, 1);

@@ -1,4 +1,5 @@
-/* The other requests of an attachment: stdin, close-stdin, resize, signal. user is the struct sp_node. */
+/* The other requests of an attachment: stdin, close-stdin, resize, signal. user is the struct
+ * sp_node. */
 #pragma once
 
 #include "http/server.h"

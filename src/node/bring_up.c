@@ -15,9 +15,9 @@
 #include "node/reconcile.h"
 
 /* A guest without KVM on a busy machine takes its time. */
-#define AGENT_READY_MS 30000
-#define IDENTITY_MS 15000
-#define READY_EXEC_MS 30000
+#define AGENT_READY_MS 60000
+#define IDENTITY_MS 30000
+#define READY_EXEC_MS 60000
 #define READY_SESSION "space-ready"
 #define ENTROPY_BYTES 64
 #define VM_AGENT_RESERVE_BYTES (16 << 20)
@@ -35,8 +35,8 @@ struct making {
 
 static void add_step(void *user, const char *step, int64_t duration_us)
 {
-    json_array_append_new(user, json_pack("{s:s,s:I}", "name", step, "duration_us",
-                                          (json_int_t)duration_us));
+    json_array_append_new(
+        user, json_pack("{s:s,s:I}", "name", step, "duration_us", (json_int_t)duration_us));
 }
 
 static void log_progress(void *user, const char *line)
@@ -56,7 +56,8 @@ static bool make_run_dir(struct making *m, GError **error)
         sandbox->found.presence = SP_PRESENCE_PARTIAL;
     g_mutex_unlock(&table->lock);
     if (!have_slot) {
-        g_set_error(error, SP_ERROR, SP_ERROR_UNAVAILABLE, "the node has no room for more sandboxes");
+        g_set_error(error, SP_ERROR, SP_ERROR_UNAVAILABLE,
+                    "the node has no room for more sandboxes");
         return false;
     }
     if (mkdir(sandbox->run_dir, 0700) < 0) {
@@ -91,7 +92,8 @@ static bool start_instance(struct making *m, GError **error)
 {
     struct sp_sandbox *sandbox = m->sandbox;
     int64_t began = sp_time_monotonic_us();
-    if (!m->driver->ops->prepare(m->driver, m->template_dir, &m->spec->shape, log_progress, m, error))
+    if (!m->driver->ops->prepare(m->driver, m->template_dir, &m->spec->shape, log_progress, m,
+                                 error))
         return false;
     add_step(m->steps, "prepare", sp_time_monotonic_us() - began);
     struct sp_driver_spec spec = {
@@ -121,8 +123,8 @@ struct sp_link *sp_lifecycle_link(struct sp_sandbox *sandbox, struct sp_driver *
         .connect = connect_agent,
         .connect_user = instance,
         .pidfd = driver->ops->pidfd(instance),
-        .max_event_data = CLAMP(driver->ops->max_event_data, SP_MSG_EVENT_DATA_MIN,
-                                SP_MSG_EVENT_DATA_MAX),
+        .max_event_data =
+            CLAMP(driver->ops->max_event_data, SP_MSG_EVENT_DATA_MIN, SP_MSG_EVENT_DATA_MAX),
         .on_gone = sp_reconcile_on_gone,
         .gone_user = sandbox,
     };
@@ -260,9 +262,8 @@ static bool timed(struct making *m, const char *name, bool (*step)(struct making
 static bool connect_link(struct making *m, GError **error)
 {
     m->link = sp_lifecycle_link(m->sandbox, m->driver, m->instance, error);
-    return m->link &&
-           sp_link_wait_ready(m->link, sp_time_monotonic_us() + AGENT_READY_MS * (int64_t)1000,
-                              error);
+    return m->link && sp_link_wait_ready(
+                          m->link, sp_time_monotonic_us() + AGENT_READY_MS * (int64_t)1000, error);
 }
 
 static bool make(struct making *m, GError **error)

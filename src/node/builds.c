@@ -88,15 +88,15 @@ static char *build_image(struct build *build, GError **error)
     }
     struct sp_template_recipe recipe = {0};
     if (sp_template_recipe_decode(build->recipe, &recipe, error) &&
-        sp_template_build(build->builds->node->volume, &recipe, BUILD_TIMEOUT_MS, build->cancellable,
-                          sp_build_log_line, build->log, &digest, error))
+        sp_template_build(build->builds->node->volume, &recipe, BUILD_TIMEOUT_MS,
+                          build->cancellable, sp_build_log_line, build->log, &digest, error))
         remember_digest(build, digest);
     sp_template_recipe_clear(&recipe);
     return digest;
 }
 
-/* Makes what each tier needs for the default shape, so that the first create is quick. A tier that fails
- * is told in the log; the template is good for the others. */
+/* Makes what each tier needs for the default shape, so that the first create is quick. A tier that
+ * fails is told in the log; the template is good for the others. */
 static void prepare_tiers(struct build *build, const char *template_dir)
 {
     static const char *const tiers[] = {"container", "microvm"};
@@ -108,7 +108,8 @@ static void prepare_tiers(struct build *build, const char *template_dir)
             continue;
         g_autofree char *line = g_strdup_printf("preparing the %s tier", tiers[i]);
         sp_build_log_line(build->log, line);
-        if (driver->ops->prepare(driver, template_dir, &shape, sp_build_log_line, build->log, &error))
+        if (driver->ops->prepare(driver, template_dir, &shape, sp_build_log_line, build->log,
+                                 &error))
             continue;
         g_autofree char *failure =
             g_strdup_printf("the %s tier cannot be prepared: %s", tiers[i], error->message);
@@ -245,8 +246,7 @@ void sp_builds_want(struct sp_builds *builds, json_t *list)
     size_t i;
     json_t *row;
     g_mutex_lock(&builds->lock);
-    json_array_foreach (list, i, row)
-        start_locked(builds, row);
+    json_array_foreach(list, i, row) start_locked(builds, row);
     g_mutex_unlock(&builds->lock);
 }
 

@@ -1,6 +1,6 @@
 /*
- * Template builds that the server wants of this node: each in a thread of its own, its log posted in
- * pieces, its end reported until the server has taken it.
+ * Template builds that the server wants of this node: each in a thread of its own, its log posted
+ * in pieces, its end reported until the server has taken it.
  */
 #pragma once
 

@@ -99,8 +99,9 @@ void sp_capture_to_json(const struct sp_capture *capture, const char *name, json
 {
     size_t len, head_len;
     g_autofree uint8_t *all = sp_capture_take(capture, &len, &head_len);
-    /* The text is always there; where it is not the bytes to the letter (invalid UTF-8 becomes U+FFFD,
-     * and a NUL, though valid, is lost by many JSON readers) the exact form stands beside it. */
+    /* The text is always there; where it is not the bytes to the letter (invalid UTF-8 becomes
+     * U+FFFD, and a NUL, though valid, is lost by many JSON readers) the exact form stands beside
+     * it. */
     json_t *text = json_stringn((const char *)all, len);
     bool exact = text && !memchr(all, 0, len);
     if (!text) {

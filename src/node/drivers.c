@@ -94,8 +94,7 @@ bool sp_drivers_wait_probed(struct sp_drivers *drivers, int64_t timeout_ms)
 {
     int64_t deadline = sp_time_monotonic_us() + timeout_ms * 1000;
     g_mutex_lock(&drivers->lock);
-    while (!all_probed(drivers) &&
-           g_cond_wait_until(&drivers->changed, &drivers->lock, deadline)) {
+    while (!all_probed(drivers) && g_cond_wait_until(&drivers->changed, &drivers->lock, deadline)) {
     }
     bool done = all_probed(drivers);
     g_mutex_unlock(&drivers->lock);
@@ -147,8 +146,8 @@ struct sp_driver *sp_drivers_get(struct sp_drivers *drivers, const char *name, G
     }
     bool available = tier->driver && tier->status.available;
     if (!available)
-        g_set_error(error, SP_ERROR, SP_ERROR_UNSUPPORTED, "the %s tier does not work here: %s", name,
-                    tier->status.detail ? tier->status.detail : "it is still being tried");
+        g_set_error(error, SP_ERROR, SP_ERROR_UNSUPPORTED, "the %s tier does not work here: %s",
+                    name, tier->status.detail ? tier->status.detail : "it is still being tried");
     g_mutex_unlock(&drivers->lock);
     return available ? tier->driver : NULL;
 }

@@ -23,8 +23,8 @@ void sp_drivers_free(struct sp_drivers *drivers);
 
 /* The driver of a tier, whether it works or not; NULL when there is none. */
 struct sp_driver *sp_drivers_find(struct sp_drivers *drivers, const char *tier);
-/* The driver of a tier that works here; waits for the tier's trial (at most 25 s). NULL with the tier's
- * own reason. */
+/* The driver of a tier that works here; waits for the tier's trial (at most 25 s). NULL with the
+ * tier's own reason. */
 struct sp_driver *sp_drivers_get(struct sp_drivers *drivers, const char *tier, GError **error);
 /* [{tier, available, detail}] as far as is known. */
 json_t *sp_drivers_to_json(struct sp_drivers *drivers);

@@ -90,17 +90,16 @@ static char *put_error(char *at, const struct sp_link_event *event)
 
 static char *put_exit(char *at, const struct sp_msg_exit *e)
 {
-    return at +
-           snprintf(at, 400,
-                    ",\"exit_code\":%" PRId32 ",\"signal\":%" PRId32
-                    ",\"core_dumped\":%s,\"oom\":%s,\"timed_out\":%s,\"duration_ms\":%" PRIu64
-                    ",\"cpu_ms\":%" PRIu64 ",\"peak_memory_bytes\":%" PRIu64
-                    ",\"pipe_held_open\":%s",
-                    e->exit_code, e->signal, e->flags & SP_EXIT_CORE_DUMPED ? "true" : "false",
-                    e->flags & SP_EXIT_OOM ? "true" : "false",
-                    e->flags & SP_EXIT_TIMED_OUT ? "true" : "false", e->duration_us / 1000,
-                    e->cpu_us / 1000, limited(e->peak_memory_bytes),
-                    e->flags & SP_EXIT_PIPE_HELD_OPEN ? "true" : "false");
+    return at + snprintf(at, 400,
+                         ",\"exit_code\":%" PRId32 ",\"signal\":%" PRId32
+                         ",\"core_dumped\":%s,\"oom\":%s,\"timed_out\":%s,\"duration_ms\":%" PRIu64
+                         ",\"cpu_ms\":%" PRIu64 ",\"peak_memory_bytes\":%" PRIu64
+                         ",\"pipe_held_open\":%s",
+                         e->exit_code, e->signal, e->flags & SP_EXIT_CORE_DUMPED ? "true" : "false",
+                         e->flags & SP_EXIT_OOM ? "true" : "false",
+                         e->flags & SP_EXIT_TIMED_OUT ? "true" : "false", e->duration_us / 1000,
+                         e->cpu_us / 1000, limited(e->peak_memory_bytes),
+                         e->flags & SP_EXIT_PIPE_HELD_OPEN ? "true" : "false");
 }
 
 size_t sp_event_text_max(const struct sp_link_event *event)
@@ -150,8 +149,8 @@ size_t sp_event_text(const struct sp_link_event *event, char *buffer)
 void sp_event_text_resync(GString *out, uint64_t id, uint64_t oldest_id)
 {
     char data[96];
-    int len = snprintf(data, sizeof(data), "{\"type\":\"resync_required\",\"oldest_id\":%" PRIu64 "}",
-                       oldest_id);
+    int len = snprintf(data, sizeof(data),
+                       "{\"type\":\"resync_required\",\"oldest_id\":%" PRIu64 "}", oldest_id);
     sp_sse_append(out, id, "resync_required", data, (gsize)len);
 }
 

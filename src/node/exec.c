@@ -73,8 +73,8 @@ static bool take(struct run *run, const struct sp_link_event *event)
     }
 }
 
-/* Nobody waits for the answer any more: the command is killed, since nobody could get at its output. Its
- * end is still followed for the record. False: that took too long too. */
+/* Nobody waits for the answer any more: the command is killed, since nobody could get at its
+ * output. Its end is still followed for the record. False: that took too long too. */
 static bool kill_abandoned(struct run *run)
 {
     int64_t now = sp_time_monotonic_us();
@@ -93,8 +93,7 @@ static void follow(struct run *run)
 {
     for (;;) {
         struct sp_link_event *taken = NULL;
-        enum sp_pull pull =
-            sp_link_sub_pull(run->sub, sp_time_monotonic_us() + LOOK_US, &taken);
+        enum sp_pull pull = sp_link_sub_pull(run->sub, sp_time_monotonic_us() + LOOK_US, &taken);
         g_autofree struct sp_link_event *event = taken;
         if (pull == SP_PULL_EVENT) {
             sp_link_sub_ack(run->sub, event->id, event->weight_end);

@@ -1,4 +1,5 @@
-/* Reading objects of the worker protocol, whose unknown fields are ignored (docs/worker-protocol.md). */
+/* Reading objects of the worker protocol, whose unknown fields are ignored
+ * (docs/worker-protocol.md). */
 #pragma once
 
 #include "base/json.h"

@@ -35,8 +35,7 @@ static void disconnect(struct sp_link *link, const GError *why, bool violation)
         link->violations++;
         link->backoff_ms = MAX(link->backoff_ms, LINK_VIOLATION_MIN_MS / 2);
     }
-    link->backoff_ms =
-        CLAMP(link->backoff_ms * 2, LINK_BACKOFF_MIN_MS, LINK_BACKOFF_MAX_MS);
+    link->backoff_ms = CLAMP(link->backoff_ms * 2, LINK_BACKOFF_MIN_MS, LINK_BACKOFF_MAX_MS);
     note_error(link, why);
     sp_link_drop_connection(link);
 }
@@ -91,7 +90,8 @@ static void drain(struct sp_link *link)
     }
 }
 
-/* A ping when there was silence; false (error set) when the last one was not answered. Lock held. */
+/* A ping when there was silence; false (error set) when the last one was not answered. Lock held.
+ */
 static bool check_silence(struct sp_link *link, int64_t now, GError **error)
 {
     if (link->ping_sent_us) {
@@ -308,8 +308,9 @@ bool sp_link_wait_ready(struct sp_link *link, int64_t deadline_us, GError **erro
             sp_link_set_ended(link, error);
             fine = false;
         } else if (!g_cond_wait_until(&link->changed, &link->lock, deadline_us)) {
-            g_set_error(error, SP_ERROR, SP_ERROR_UNAVAILABLE, "the agent did not answer in time%s%s",
-                        link->error[0] ? ": " : "", link->error);
+            g_set_error(error, SP_ERROR, SP_ERROR_UNAVAILABLE,
+                        "the agent did not answer in time%s%s", link->error[0] ? ": " : "",
+                        link->error);
             fine = false;
         }
     }

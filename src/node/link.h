@@ -3,12 +3,13 @@
  *
  * One thread a link reads, connects again after a cut and watches the sandbox's pidfd. The agent is
  * hostile: what it says is bounded and checked; a breach of the protocol closes the connection, is
- * counted, and a new one is made after a growing pause. The state that matters is in the agent, so a new
- * connection goes on where the old one broke: requests without an answer are repeated, subscriptions
- * continue behind the last whole event.
+ * counted, and a new one is made after a growing pause. The state that matters is in the agent, so
+ * a new connection goes on where the old one broke: requests without an answer are repeated,
+ * subscriptions continue behind the last whole event.
  *
- * Deadlines are in microseconds of CLOCK_MONOTONIC (sp_time_monotonic_us()). Errors: SP_ERROR_UNAVAILABLE
- * when the sandbox is gone or does not answer in time; what the agent refuses has the code that fits.
+ * Deadlines are in microseconds of CLOCK_MONOTONIC (sp_time_monotonic_us()). Errors:
+ * SP_ERROR_UNAVAILABLE when the sandbox is gone or does not answer in time; what the agent refuses
+ * has the code that fits.
  */
 #pragma once
 
@@ -30,13 +31,14 @@ enum sp_link_state {
 
 struct sp_link_spec {
     const char *sandbox_id; /* copied */
-    /* A new connection: a non-blocking stream socket, or -1. Called in the link's thread, may block for
-     * some seconds. connect_user must live until sp_link_stop() has returned. */
+    /* A new connection: a non-blocking stream socket, or -1. Called in the link's thread, may block
+     * for some seconds. connect_user must live until sp_link_stop() has returned. */
     int (*connect)(void *connect_user, GError **error);
     void *connect_user;
     int pidfd;               /* readable when the sandbox has ended; duplicated. -1: none */
     uint32_t max_event_data; /* bytes; HELLO */
-    /* Called once from the link's thread when the process has ended; must not call sp_link_stop(). */
+    /* Called once from the link's thread when the process has ended; must not call sp_link_stop().
+     */
     void (*on_gone)(void *gone_user);
     void *gone_user;
 };
@@ -74,8 +76,8 @@ bool sp_link_session_stat(struct sp_link *link, const char *session_id, int64_t 
                           struct sp_msg_session *ret, GError **error);
 bool sp_link_signal(struct sp_link *link, const struct sp_msg_signal *signal, int64_t deadline_us,
                     GError **error);
-/* Lets the agent drop an ended session. Does not wait, and is lost with the connection: the agent drops
- * old sessions by itself. */
+/* Lets the agent drop an ended session. Does not wait, and is lost with the connection: the agent
+ * drops old sessions by itself. */
 void sp_link_forget(struct sp_link *link, const char *session_id);
 /* Calls fn for each live session; the process is borrowed for the call. */
 bool sp_link_processes(struct sp_link *link, int64_t deadline_us,
@@ -93,25 +95,25 @@ struct sp_link_event {
     int32_t pid;
     uint64_t dropped_bytes;
     struct sp_msg_exit exit;
-    uint64_t weight_end;   /* of all events up to this one: for sp_link_sub_ack() */
-    uint32_t code_len;     /* ERROR: the code is the first code_len bytes of data, then the message */
+    uint64_t weight_end; /* of all events up to this one: for sp_link_sub_ack() */
+    uint32_t code_len;   /* ERROR: the code is the first code_len bytes of data, then the message */
     uint32_t data_len;
-    uint8_t data[];        /* STDOUT, STDERR: the bytes */
+    uint8_t data[]; /* STDOUT, STDERR: the bytes */
 };
 
 enum sp_pull {
     SP_PULL_EVENT,
     SP_PULL_TIMEOUT,
-    SP_PULL_GAP,  /* events are missing here; it goes on with the next event */
-    SP_PULL_END,  /* the last event (EXITED or ERROR) has been pulled before */
-    SP_PULL_LOST, /* no more will come: the sandbox or the session is gone */
+    SP_PULL_GAP,         /* events are missing here; it goes on with the next event */
+    SP_PULL_END,         /* the last event (EXITED or ERROR) has been pulled before */
+    SP_PULL_LOST,        /* no more will come: the sandbox or the session is gone */
     SP_PULL_UNREACHABLE, /* the agent has not answered for long; the session may still run */
     SP_PULL_STOPPED,     /* the worker stops; nothing is known about the session's end */
 };
 
 /* Subscribes behind after_event (0: from the first). With start, START goes before it in the same
- * packet; ret_session (may be NULL) is its answer. NULL on failure: SP_ERROR_NOT_FOUND without such a
- * session, SP_ERROR_INVALID_REQUEST when after_event does not exist yet. */
+ * packet; ret_session (may be NULL) is its answer. NULL on failure: SP_ERROR_NOT_FOUND without such
+ * a session, SP_ERROR_INVALID_REQUEST when after_event does not exist yet. */
 struct sp_link_sub *sp_link_subscribe(struct sp_link *link, const char *session_id,
                                       const struct sp_msg_start *start, uint64_t after_event,
                                       int64_t deadline_us, struct sp_msg_session *ret_session,
@@ -136,12 +138,12 @@ struct sp_link_input_state {
     uint64_t accepted; /* bytes of input that the agent has taken, since the session began */
     bool closed;       /* no more is taken */
 };
-/* A handle to write to a session's stdin; nothing is asked of the agent yet. Several handles of a session
- * may be used at once: their writes queue up, each in one piece. */
+/* A handle to write to a session's stdin; nothing is asked of the agent yet. Several handles of a
+ * session may be used at once: their writes queue up, each in one piece. */
 struct sp_link_input *sp_link_input_open(struct sp_link *link, const char *session_id);
 void sp_link_input_free(struct sp_link_input *input);
-/* Appends bytes: waits for the window, that is for the command to read. cancelled (may be NULL) is asked
- * about once a second. *ret_taken: how much the agent has surely taken, set also on failure.
+/* Appends bytes: waits for the window, that is for the command to read. cancelled (may be NULL) is
+ * asked about once a second. *ret_taken: how much the agent has surely taken, set also on failure.
  * SP_ERROR_FAILED_PRECONDITION: the process has ended or its stdin is closed. */
 bool sp_link_input_write(struct sp_link_input *input, const void *bytes, size_t len,
                          int64_t deadline_us, bool (*cancelled)(void *user), void *user,

@@ -157,9 +157,9 @@ static bool on_hello_ok(struct sp_link *link, const struct sp_msg_hello_ok *ok, 
     return true;
 }
 
-/* Looks for the HELLO_OK with our nonce in left-overs of an earlier connection; the number of bytes that
- * are done with. A header that is only half here does not hide a whole one behind it: what the sandbox
- * has printed may look like a header. */
+/* Looks for the HELLO_OK with our nonce in left-overs of an earlier connection; the number of bytes
+ * that are done with. A header that is only half here does not hide a whole one behind it: what the
+ * sandbox has printed may look like a header. */
 static size_t find_hello_ok(struct sp_link *link, const uint8_t *bytes, size_t len, bool *ret_found,
                             GError **error)
 {

@@ -3,11 +3,11 @@
 
 #include "node/link.h"
 
-#define LINK_OUT_MAX (4u << 20)   /* bytes waiting to go out: beyond, the agent does not read */
-#define LINK_OUT_ROOM (1u << 20)  /* new requests wait while more than this is waiting */
+#define LINK_OUT_MAX (4u << 20)  /* bytes waiting to go out: beyond, the agent does not read */
+#define LINK_OUT_ROOM (1u << 20) /* new requests wait while more than this is waiting */
 #define LINK_IN_BYTES (256u << 10)
-#define LINK_WINDOW (512u << 10)  /* credit of a subscription, bytes of EVENT payload */
-#define LINK_EVENT_WEIGHT 64u     /* what an event costs beside its data */
+#define LINK_WINDOW (512u << 10) /* credit of a subscription, bytes of EVENT payload */
+#define LINK_EVENT_WEIGHT 64u    /* what an event costs beside its data */
 #define LINK_HELLO_FIRST_MS 500
 #define LINK_HELLO_LIMIT_MS 12000
 #define LINK_PING_BUSY_MS 5000
@@ -35,9 +35,9 @@ struct link_request {
 };
 
 enum link_sub_phase {
-    LINK_SUB_ASKED,  /* SUBSCRIBE is on its way */
+    LINK_SUB_ASKED, /* SUBSCRIBE is on its way */
     LINK_SUB_ACTIVE,
-    LINK_SUB_ENDED,  /* the last event is here */
+    LINK_SUB_ENDED, /* the last event is here */
     LINK_SUB_LOST,
 };
 
@@ -73,8 +73,8 @@ struct link_input {
     GCond cond;
 };
 
-/* Lock order: the sandbox table, then the sessions, then this lock. It is held over a send that does not
- * block (MSG_DONTWAIT), never over a wait for the guest. */
+/* Lock order: the sandbox table, then the sessions, then this lock. It is held over a send that
+ * does not block (MSG_DONTWAIT), never over a wait for the guest. */
 struct sp_link {
     gint refs;
     struct sp_link_spec spec; /* own copies of sandbox_id and pidfd */
@@ -115,7 +115,8 @@ struct sp_link {
 };
 
 /* --- link_io.c: bytes. All with the lock held. */
-/* Puts a frame into the outgoing bytes; nothing while the link is not ready (it is repeated then). */
+/* Puts a frame into the outgoing bytes; nothing while the link is not ready (it is repeated then).
+ */
 void sp_link_put(struct sp_link *link, uint8_t type, uint32_t tag, const uint8_t *payload,
                  size_t len);
 void sp_link_put_raw(struct sp_link *link, const void *bytes, size_t len);
@@ -138,7 +139,8 @@ void sp_link_end_all(struct sp_link *link, const char *reason);
 
 /* --- link_request.c */
 uint32_t sp_link_new_tag(struct sp_link *link);
-/* Registers and sends a request whose payload is packed; with the lock held. false: link has ended. */
+/* Registers and sends a request whose payload is packed; with the lock held. false: link has ended.
+ */
 bool sp_link_begin(struct sp_link *link, struct link_request *request, GError **error);
 /* Waits for the answer; releases the lock meanwhile. true: reply_type came. */
 bool sp_link_finish(struct sp_link *link, struct link_request *request, int64_t deadline_us,

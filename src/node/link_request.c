@@ -43,9 +43,9 @@ void sp_link_agent_error(const uint8_t *payload, size_t len, GError **error)
 void sp_link_set_ended(struct sp_link *link, GError **error)
 {
     g_set_error(error, SP_ERROR, SP_ERROR_UNAVAILABLE, "%s",
-                link->stop_reason                 ? link->stop_reason
+                link->stop_reason                ? link->stop_reason
                 : link->state == SP_LINK_STOPPED ? "the worker is stopping"
-                                                  : "the sandbox has ended");
+                                                 : "the sandbox has ended");
 }
 
 uint32_t sp_link_new_tag(struct sp_link *link)

@@ -6,8 +6,8 @@
 #include "base/error.h"
 #include "base/time.h"
 
-/* An ACK is sent when this much has been read, so that few events do not cost a packet each. The agent's
- * ring is larger than this and the window together need. */
+/* An ACK is sent when this much has been read, so that few events do not cost a packet each. The
+ * agent's ring is larger than this and the window together need. */
 #define ACK_STEP (128u << 10)
 
 static bool violation(GError **error, const char *what)
@@ -88,8 +88,8 @@ bool sp_link_sub_on_subscribed(struct sp_link_sub *sub, const uint8_t *payload, 
 
 static struct sp_link_event *copy_event(const struct sp_msg_event *m)
 {
-    size_t data_len = m->kind == SP_EVENT_ERROR ? m->failed.code.len + m->failed.message.len
-                                                : m->data.len;
+    size_t data_len =
+        m->kind == SP_EVENT_ERROR ? m->failed.code.len + m->failed.message.len : m->data.len;
     struct sp_link_event *event = g_malloc(sizeof(*event) + data_len);
     *event = (struct sp_link_event){
         .id = m->event_id,
@@ -242,8 +242,7 @@ void sp_link_sub_ack(struct sp_link_sub *sub, uint64_t event_id, uint64_t weight
     if (event_id > sub->acked_event) {
         sub->acked_event = event_id;
         sub->acked_weight = weight_end;
-        if (sub->phase == LINK_SUB_ACTIVE &&
-            sub->acked_weight - sub->sent_ack_weight >= ACK_STEP) {
+        if (sub->phase == LINK_SUB_ACTIVE && sub->acked_weight - sub->sent_ack_weight >= ACK_STEP) {
             send_credit(sub);
             sp_link_flush(link);
         }

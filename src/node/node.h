@@ -17,7 +17,7 @@ struct sp_reconciler;
 
 struct sp_node {
     const struct sp_worker_config *config;
-    char instance[40];  /* random, of this start */
+    char instance[40]; /* random, of this start */
     char *data_url;
     char *sandbox_root; /* <state>/run/sandboxes */
     char node_key_hash[65];

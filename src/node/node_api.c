@@ -68,8 +68,8 @@ static json_t *text_of(struct sp_span span)
     return json_string(text);
 }
 
-/* Takes one process of the agent's list. The session id is kept: its process id comes later, when the
- * answer of the agent need not be held any more. */
+/* Takes one process of the agent's list. The session id is kept: its process id comes later, when
+ * the answer of the agent need not be held any more. */
 static void add_process(void *user, const struct sp_msg_process *process)
 {
     json_t *item = json_object(), *command = json_array();
@@ -78,14 +78,17 @@ static void add_process(void *user, const struct sp_msg_process *process)
     while (sp_msg_list_next(&process->argv, &at, &argument))
         json_array_append_new(command, text_of(argument));
     char started_at[SP_TIME_TEXT];
-    sp_time_format((int64_t)MIN(process->started_realtime_ms, (uint64_t)253402300799999), started_at);
+    sp_time_format((int64_t)MIN(process->started_realtime_ms, (uint64_t)253402300799999),
+                   started_at);
     json_object_set_new(item, "process_id", text_of(process->session_id));
     json_object_set_new(item, "pid", json_integer(process->pid));
     json_object_set_new(item, "command", command);
     json_object_set_new(item, "user", text_of(process->user));
     json_object_set_new(item, "started_at", json_string(started_at));
-    json_object_set_new(item, "cpu_ms", json_integer((json_int_t)MIN(process->cpu_ms, (uint64_t)INT64_MAX)));
-    json_object_set_new(item, "rss_bytes", json_integer((json_int_t)MIN(process->rss_bytes, (uint64_t)INT64_MAX)));
+    json_object_set_new(item, "cpu_ms",
+                        json_integer((json_int_t)MIN(process->cpu_ms, (uint64_t)INT64_MAX)));
+    json_object_set_new(item, "rss_bytes",
+                        json_integer((json_int_t)MIN(process->rss_bytes, (uint64_t)INT64_MAX)));
     json_array_append_new(user, item);
 }
 
@@ -99,7 +102,8 @@ static json_t *live_processes(struct sp_node *node, struct sp_link *link, GError
     }
     json_t *items = json_array(), *item;
     size_t i;
-    json_array_foreach (list, i, item) {
+    json_array_foreach(list, i, item)
+    {
         const char *id = json_string_value(json_object_get(item, "process_id"));
         /* Not one of the server's (the ready command): not shown. */
         struct sp_session *session = sp_sessions_get(node->sessions, id, NULL);
@@ -136,8 +140,7 @@ static struct sp_session *session_of_process(struct sp_node *node, const char *s
                                              const char *process_id, struct sp_link *link,
                                              GError **error)
 {
-    struct sp_session *session =
-        sp_sessions_by_process(node->sessions, sandbox_id, process_id);
+    struct sp_session *session = sp_sessions_by_process(node->sessions, sandbox_id, process_id);
     if (session)
         return session;
     /* After a restart the process ids come back with the list. */
@@ -147,7 +150,8 @@ static struct sp_session *session_of_process(struct sp_node *node, const char *s
     json_decref(items);
     session = sp_sessions_by_process(node->sessions, sandbox_id, process_id);
     if (!session)
-        g_set_error(error, SP_ERROR, SP_ERROR_NOT_FOUND, "no process %s in this sandbox", process_id);
+        g_set_error(error, SP_ERROR, SP_ERROR_NOT_FOUND, "no process %s in this sandbox",
+                    process_id);
     return session;
 }
 

@@ -4,8 +4,7 @@
 #include "base/time.h"
 
 json_t *sp_observe_state(const struct sp_sandbox *sandbox, int64_t generation, enum sp_state state,
-                         const char *reason, const char *code, const char *message,
-                         json_t *steps)
+                         const char *reason, const char *code, const char *message, json_t *steps)
 {
     json_t *report = json_pack("{s:s,s:I,s:s}", "id", sandbox->id, "generation",
                                (json_int_t)generation, "state", sp_state_names[state]);
@@ -32,10 +31,9 @@ json_t *sp_observe(const struct sp_sandbox *sandbox, int64_t generation)
     case SP_PRESENCE_SUSPENDED:
         return sp_observe_state(sandbox, generation, SP_STATE_SUSPENDED, NULL, NULL, NULL, NULL);
     default:
-        return sp_observe_state(sandbox, generation, SP_STATE_FAILED, sandbox->fail_message,
-                                sandbox->fail_code ? sandbox->fail_code : "unavailable",
-                                sandbox->fail_message ? sandbox->fail_message
-                                                      : "the sandbox is gone",
-                                NULL);
+        return sp_observe_state(
+            sandbox, generation, SP_STATE_FAILED, sandbox->fail_message,
+            sandbox->fail_code ? sandbox->fail_code : "unavailable",
+            sandbox->fail_message ? sandbox->fail_message : "the sandbox is gone", NULL);
     }
 }

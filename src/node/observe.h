@@ -7,7 +7,7 @@
 
 /* {id, generation, state, …}; what the presence says. */
 json_t *sp_observe(const struct sp_sandbox *sandbox, int64_t generation);
-/* A state that is told apart from the presence. Texts may be NULL; steps' reference is not taken. */
+/* A state that is told apart from the presence. Texts may be NULL; steps' reference is not taken.
+ */
 json_t *sp_observe_state(const struct sp_sandbox *sandbox, int64_t generation, enum sp_state state,
-                         const char *reason, const char *code, const char *message,
-                         json_t *steps);
+                         const char *reason, const char *code, const char *message, json_t *steps);

@@ -142,8 +142,7 @@ static void *watch_thread(void *data)
         wait_ms = PAUSE_MIN_MS;
         size_t i;
         json_t *row;
-        json_array_foreach (json_object_get(answer, "sandboxes"), i, row)
-            want(node, row);
+        json_array_foreach(json_object_get(answer, "sandboxes"), i, row) want(node, row);
         sp_builds_want(node->builds, json_object_get(answer, "builds"));
         after = json_integer_value(json_object_get(answer, "revision"));
         json_decref(answer);
@@ -192,12 +191,14 @@ static void ask_about_unknown(struct sp_reconciler *reconciler)
     reconciler->ask_at_ms = sp_time_monotonic_ms() + (answer ? ASK_AGAIN_MS : 1000);
     size_t i;
     json_t *row;
-    json_array_foreach (json_object_get(answer, "sandboxes"), i, row) {
+    json_array_foreach(json_object_get(answer, "sandboxes"), i, row)
+    {
         const char *id = json_string_value(json_object_get(row, "id"));
         if (json_is_true(json_object_get(row, "unknown"))) {
             if (id && !reconciler->asked)
-                sp_log(SP_LOG_WARNING, "the server does not know a sandbox of this node: left alone",
-                       "sandbox", id, NULL);
+                sp_log(SP_LOG_WARNING,
+                       "the server does not know a sandbox of this node: left alone", "sandbox", id,
+                       NULL);
         } else {
             want(node, row);
         }
@@ -280,8 +281,7 @@ void sp_reconcile_taken(void *data, const char *id, const json_t *report, bool t
     struct sp_sandbox *sandbox = g_hash_table_lookup(node->table->by_id, id);
     if (sandbox) {
         /* A refused report counts too: it would be refused again. */
-        sandbox->found.reported_generation =
-            MAX(sandbox->found.reported_generation, generation);
+        sandbox->found.reported_generation = MAX(sandbox->found.reported_generation, generation);
         if (sandbox->pending_generation <= generation)
             sandbox->pending_generation = 0;
         sp_action_consider(sandbox);

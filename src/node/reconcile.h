@@ -1,6 +1,6 @@
 /*
- * Bringing about what the server wants: the long poll of the desired state, one action at a time for each
- * sandbox (model/decide.h), reports of what came of it.
+ * Bringing about what the server wants: the long poll of the desired state, one action at a time
+ * for each sandbox (model/decide.h), reports of what came of it.
  *
  * Creates run in a pool of their own, so that none waits behind a slow removal.
  */
@@ -13,11 +13,12 @@
 struct sp_reconciler;
 
 struct sp_reconciler *sp_reconciler_new(struct sp_node *node);
-/* Reads the run directories: takes over what runs. Before start(). Blocks for what the drivers need. */
+/* Reads the run directories: takes over what runs. Before start(). Blocks for what the drivers
+ * need. */
 void sp_reconciler_scan(struct sp_reconciler *reconciler);
 void sp_reconciler_start(struct sp_reconciler *reconciler);
-/* Asks the threads to end and waits for them, and at most timeout_ms for actions under way. False: an
- * action still runs, and nothing may be freed. */
+/* Asks the threads to end and waits for them, and at most timeout_ms for actions under way. False:
+ * an action still runs, and nothing may be freed. */
 bool sp_reconciler_stop(struct sp_reconciler *reconciler, int64_t timeout_ms);
 void sp_reconciler_free(struct sp_reconciler *reconciler);
 /* Registers again soon: the tiers or the templates have changed. */

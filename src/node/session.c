@@ -11,7 +11,7 @@
 #define MAX_TOKENS 256u
 
 const char *const sp_node_session_states[SP_N_SESSION_STATES + 1] = {"pending", "running", "exited",
-                                                                     "failed", "lost", NULL};
+                                                                     "failed",  "lost",    NULL};
 
 static const struct sp_json_field pty_table[] = {
     {"rows", SP_JSON_INT, offsetof(struct sp_session_spec, rows), 1, 65535, .required = true},
@@ -91,7 +91,8 @@ void sp_session_fill_tokens(struct sp_session *session, json_t *body)
     g_array_set_size(session->tokens, 0);
     size_t i;
     json_t *item;
-    json_array_foreach (json_object_get(body, "tokens"), i, item) {
+    json_array_foreach(json_object_get(body, "tokens"), i, item)
+    {
         const char *hash = json_string_value(json_object_get(item, "sha256"));
         struct sp_session_token token = {
             .expires_at_ms = json_integer_value(json_object_get(item, "expires_at_ms"))};
@@ -121,7 +122,8 @@ json_t *sp_session_exit_json(const struct sp_msg_exit *e)
                      e->flags & SP_EXIT_OOM, "timed_out", e->flags & SP_EXIT_TIMED_OUT,
                      "pipe_held_open", e->flags & SP_EXIT_PIPE_HELD_OPEN, "duration_ms",
                      (json_int_t)(e->duration_us / 1000), "cpu_ms", (json_int_t)(e->cpu_us / 1000),
-                     "peak_memory_bytes", (json_int_t)MIN(e->peak_memory_bytes, (uint64_t)INT64_MAX));
+                     "peak_memory_bytes",
+                     (json_int_t)MIN(e->peak_memory_bytes, (uint64_t)INT64_MAX));
 }
 
 json_t *sp_session_report(const struct sp_session *session)

@@ -1,9 +1,9 @@
 /*
  * One command session as the worker sees it: spec and tokens from the server, state from the agent.
  *
- * A cache, but for one thing that must survive: that a START was sent. <run_dir>/sessions/<id> is made
- * before it and removed when the server has taken the end; with it a restarted worker finds the sessions
- * whose end it has to report, and never starts a command twice.
+ * A cache, but for one thing that must survive: that a START was sent. <run_dir>/sessions/<id> is
+ * made before it and removed when the server has taken the end; with it a restarted worker finds
+ * the sessions whose end it has to report, and never starts a command twice.
  */
 #pragma once
 
@@ -47,13 +47,13 @@ struct sp_session {
     GArray *tokens; /* struct sp_session_token */
     enum sp_session_state state;
     int32_t pid;
-    struct sp_msg_exit exit;   /* EXITED, if has_exit */
-    bool has_exit;             /* false: a previous worker saw the end */
-    char *code, *message;      /* FAILED, LOST */
+    struct sp_msg_exit exit; /* EXITED, if has_exit */
+    bool has_exit;           /* false: a previous worker saw the end */
+    char *code, *message;    /* FAILED, LOST */
     int64_t started_at_ms, ended_at_ms;
-    unsigned attached;         /* readers of its events */
-    int64_t looked_at_ms;      /* monotonic: the sweeper, or use */
-    int64_t asked_window_ms;   /* limits questions to the server about tokens */
+    unsigned attached;       /* readers of its events */
+    int64_t looked_at_ms;    /* monotonic: the sweeper, or use */
+    int64_t asked_window_ms; /* limits questions to the server about tokens */
     unsigned asked;
     bool unlisted;    /* of an exec: the server has no row of it and wants no report */
     bool orphan;      /* an exec of an earlier worker */
@@ -63,8 +63,8 @@ struct sp_session {
 
 struct sp_session *sp_session_ref(struct sp_session *session);
 void sp_session_unref(struct sp_session *session);
-/* Decodes an answer of GET /worker/v1/sessions/{id} or the body of exec; false: malformed. Fields that
- * are set already stay. */
+/* Decodes an answer of GET /worker/v1/sessions/{id} or the body of exec; false: malformed. Fields
+ * that are set already stay. */
 bool sp_session_fill(struct sp_session *session, json_t *body, GError **error);
 /* Replaces the tokens by those of the answer. */
 void sp_session_fill_tokens(struct sp_session *session, json_t *body);

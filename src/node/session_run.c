@@ -21,14 +21,16 @@ static void make_start(const struct sp_session *session, const struct sp_sandbox
     *ret = (struct sp_msg_start){
         .session_id = sp_span_of(session->id),
         .argv = {g_strv_length(spec->command), (const char *const *)spec->command, {NULL, 0}},
-        .env = {spec->env ? g_strv_length(spec->env) : 0, (const char *const *)spec->env, {NULL, 0}},
+        .env = {spec->env ? g_strv_length(spec->env) : 0,
+                (const char *const *)spec->env,
+                {NULL, 0}},
         .cwd = sp_span_of(spec->cwd && *spec->cwd ? spec->cwd : use->workdir),
         .user = sp_span_of(spec->user && *spec->user ? spec->user : use->user),
         .stdin_open = g_strcmp0(sp_stdin_names[spec->stdin_mode], "open") == 0,
         .timeout_ms = (uint64_t)spec->timeout_ms,
         .grace_ms = (uint64_t)spec->grace_ms,
         .overflow = g_strcmp0(sp_overflow_names[spec->overflow], "drop") == 0 ? SP_OVERFLOW_DROP
-                                                                               : SP_OVERFLOW_BLOCK,
+                                                                              : SP_OVERFLOW_BLOCK,
         .rows = (uint16_t)spec->rows,
         .cols = (uint16_t)spec->cols,
     };
@@ -41,7 +43,8 @@ static bool is_pending(struct sp_node *node, struct sp_session *session)
     return view.state == SP_SESSION_STATE_PENDING;
 }
 
-/* A START that the agent has answered with an error has left nothing; one without an answer may have. */
+/* A START that the agent has answered with an error has left nothing; one without an answer may
+ * have. */
 static void note_refusal(struct sp_node *node, struct sp_session *session, const GError *error)
 {
     if (!g_error_matches(error, SP_ERROR, SP_ERROR_UNAVAILABLE))
@@ -111,8 +114,7 @@ bool sp_session_start(struct sp_node *node, struct sp_session *session,
 static void take_failure(struct sp_node *node, struct sp_session *session, struct sp_link *link)
 {
     int64_t deadline = deadline_in(LOOK_MS);
-    struct sp_link_sub *sub =
-        sp_link_subscribe(link, session->id, NULL, 0, deadline, NULL, NULL);
+    struct sp_link_sub *sub = sp_link_subscribe(link, session->id, NULL, 0, deadline, NULL, NULL);
     struct sp_link_event *event = NULL;
     if (sub && sp_link_sub_pull(sub, deadline, &event) == SP_PULL_EVENT &&
         event->kind == SP_EVENT_ERROR)

@@ -5,9 +5,10 @@
 #include "node/table.h"
 
 /* Largest time that starting and subscribing may take. */
-#define SP_SESSION_OPEN_MS 15000
+#define SP_SESSION_OPEN_MS 30000
 
-/* Starts the command if it has not been started yet and subscribes behind after_event. NULL on failure. */
+/* Starts the command if it has not been started yet and subscribes behind after_event. NULL on
+ * failure. */
 struct sp_link_sub *sp_session_open(struct sp_node *node, struct sp_session *session,
                                     const struct sp_sandbox_use *use, uint64_t after_event,
                                     GError **error);

@@ -21,7 +21,7 @@
 struct sp_sessions {
     struct sp_node *node;
     GMutex lock;
-    GCond taken; /* a session's end_taken */
+    GCond taken;       /* a session's end_taken */
     GHashTable *by_id; /* id → struct sp_session *, a reference each */
 };
 
@@ -31,8 +31,8 @@ struct sp_sessions *sp_sessions_new(struct sp_node *node)
     sessions->node = node;
     g_mutex_init(&sessions->lock);
     g_cond_init(&sessions->taken);
-    sessions->by_id = g_hash_table_new_full(g_str_hash, g_str_equal, NULL,
-                                            (GDestroyNotify)sp_session_unref);
+    sessions->by_id =
+        g_hash_table_new_full(g_str_hash, g_str_equal, NULL, (GDestroyNotify)sp_session_unref);
     return sessions;
 }
 
@@ -230,7 +230,8 @@ bool sp_sessions_begin(struct sp_sessions *sessions, struct sp_session *session,
     g_autofree char *path = mark_path(sessions, session);
     int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0) {
-        sp_error_set_errno(error, SP_ERROR_UNAVAILABLE, errno, "recording the start of the session");
+        sp_error_set_errno(error, SP_ERROR_UNAVAILABLE, errno,
+                           "recording the start of the session");
         return false;
     }
     bool fine = !session->unlisted || write(fd, UNLISTED_MARK, 1) == 1;
@@ -430,8 +431,7 @@ void sp_sessions_attach(struct sp_sessions *sessions, struct sp_session *session
 static bool is_stale(const struct sp_session *session, int64_t now_ms, bool crowded)
 {
     if (session->attached > 0 || g_atomic_int_get(&session->refs) > 1 ||
-        session->state == SP_SESSION_STATE_RUNNING ||
-        (is_over(session) && !session->end_taken))
+        session->state == SP_SESSION_STATE_RUNNING || (is_over(session) && !session->end_taken))
         return false;
     return crowded || session->unlisted || now_ms - session->looked_at_ms > KEEP_ENDED_MS;
 }

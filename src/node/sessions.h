@@ -51,8 +51,7 @@ void sp_sessions_await_taken(struct sp_sessions *sessions, struct sp_session *se
 void sp_sessions_attach(struct sp_sessions *sessions, struct sp_session *session, int change);
 
 /* One that is gone without an end that was seen. */
-void sp_sessions_lost(struct sp_sessions *sessions, struct sp_session *session,
-                      const char *reason);
+void sp_sessions_lost(struct sp_sessions *sessions, struct sp_session *session, const char *reason);
 /* All sessions of a sandbox that is gone. */
 void sp_sessions_lose(struct sp_sessions *sessions, const char *sandbox_id, const char *reason);
 /* Reads the marks that an earlier worker left. */
@@ -60,5 +59,6 @@ void sp_sessions_adopt(struct sp_sessions *sessions, const char *sandbox_id, con
 /* The report of the outbox was taken (struct sp_outbox_ops); user is the node. */
 void sp_sessions_taken(void *node, const char *id, const json_t *report, bool taken);
 
-/* Running sessions that nobody has looked at for a while; a reference each. And forgets old ones. */
+/* Running sessions that nobody has looked at for a while; a reference each. And forgets old ones.
+ */
 GPtrArray *sp_sessions_sweep(struct sp_sessions *sessions);

@@ -1,6 +1,7 @@
 /*
- * Which of the SP_SLOTS blocks of uids are in use (base/limits.h). The truth is in the records of the run
- * directories; this is what was read from them. Not thread-safe: the sandbox table's lock guards it.
+ * Which of the SP_SLOTS blocks of uids are in use (base/limits.h). The truth is in the records of
+ * the run directories; this is what was read from them. Not thread-safe: the sandbox table's lock
+ * guards it.
  */
 #pragma once
 

@@ -10,8 +10,8 @@ struct sp_table *sp_table_new(void)
 {
     struct sp_table *table = g_new0(struct sp_table, 1);
     g_mutex_init(&table->lock);
-    table->by_id = g_hash_table_new_full(g_str_hash, g_str_equal, NULL,
-                                         (GDestroyNotify)sp_sandbox_unref);
+    table->by_id =
+        g_hash_table_new_full(g_str_hash, g_str_equal, NULL, (GDestroyNotify)sp_sandbox_unref);
     return table;
 }
 
@@ -100,8 +100,7 @@ struct sp_sandbox *sp_table_find(struct sp_table *table, const char *id)
     return sandbox;
 }
 
-struct sp_sandbox *sp_table_get_locked(struct sp_table *table, struct sp_node *node,
-                                       const char *id)
+struct sp_sandbox *sp_table_get_locked(struct sp_table *table, struct sp_node *node, const char *id)
 {
     struct sp_sandbox *sandbox = g_hash_table_lookup(table->by_id, id);
     if (sandbox)

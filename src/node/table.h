@@ -1,9 +1,9 @@
 /*
  * The sandboxes of this node: what is wanted of each and what is there.
  *
- * One struct with one lock owns all of it. Lock order: this lock, then that of the sessions, then that of a
- * link or an outbox; none is held across I/O. At most one action runs for a sandbox (`busy`); it alone touches the
- * run directory and changes driver, instance and link.
+ * One struct with one lock owns all of it. Lock order: this lock, then that of the sessions, then
+ * that of a link or an outbox; none is held across I/O. At most one action runs for a sandbox
+ * (`busy`); it alone touches the run directory and changes driver, instance and link.
  */
 #pragma once
 
@@ -39,17 +39,17 @@ struct sp_sandbox {
     struct sp_found found;
     bool found_at_start;
     int64_t pending_generation; /* of the report that waits in the outbox; 0: none */
-    bool busy;           /* an action runs or is queued for it */
-    enum sp_action action; /* that one */
-    bool gone;           /* the link saw the process end; reset with a new link */
-    bool dropped;        /* taken out of the table */
-    int64_t retry_at_ms; /* monotonic; 0: no retry is due */
-    int retry_ms;        /* the last pause */
-    int slot;            /* -1: none */
+    bool busy;                  /* an action runs or is queued for it */
+    enum sp_action action;      /* that one */
+    bool gone;                  /* the link saw the process end; reset with a new link */
+    bool dropped;               /* taken out of the table */
+    int64_t retry_at_ms;        /* monotonic; 0: no retry is due */
+    int retry_ms;               /* the last pause */
+    int slot;                   /* -1: none */
     struct sp_driver *driver;
     struct sp_instance *instance;
-    struct sp_link *link; /* a reference; set once it can be used */
-    char *user, *workdir; /* defaults of its commands */
+    struct sp_link *link;           /* a reference; set once it can be used */
+    char *user, *workdir;           /* defaults of its commands */
     char *fail_code, *fail_message; /* of failed_generation */
 };
 

@@ -178,7 +178,8 @@ static bool start(struct parts *parts, GError **error)
         return false;
     parts->sweep = sp_session_sweep_start(node);
     sp_reconciler_start(node->reconciler);
-    sp_log(SP_LOG_INFO, "worker is up", "node", config->node_name, "data_url", node->data_url, NULL);
+    sp_log(SP_LOG_INFO, "worker is up", "node", config->node_name, "data_url", node->data_url,
+           NULL);
     return true;
 }
 
@@ -212,7 +213,8 @@ static void free_sandboxes(struct sp_node *node)
 static void *limit_stop(void *data)
 {
     g_usleep(STOP_LIMIT_S * G_USEC_PER_SEC - 200000);
-    sp_log(SP_LOG_WARNING, "stopping takes too long: leaving work under way to the next worker", NULL);
+    sp_log(SP_LOG_WARNING, "stopping takes too long: leaving work under way to the next worker",
+           NULL);
     _exit(0);
 }
 

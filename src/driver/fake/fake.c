@@ -32,7 +32,8 @@ struct fake {
     int pidfd;
 };
 
-/* The agent writes its names into /etc: it gets one of its own. $0 is the run directory, $1 the agent. */
+/* The agent writes its names into /etc: it gets one of its own. $0 is the run directory, $1 the
+ * agent. */
 static const char script[] = "mkdir \"$0/etc\" && mount -t tmpfs none \"$0/etc\" && "
                              "cp -a /etc/. \"$0/etc/\" && mount --bind \"$0/etc\" /etc && "
                              "exec \"$1\" --link-fd=3";
@@ -42,8 +43,9 @@ static void probe(struct sp_driver *driver, struct sp_tier_status *ret)
     *ret = (struct sp_tier_status){geteuid() == 0, g_strdup("fake, for tests only")};
 }
 
-static bool prepare(struct sp_driver *driver, const char *template_dir, const struct sp_shape *shape,
-                    sp_progress_fn progress, void *user, GError **error)
+static bool prepare(struct sp_driver *driver, const char *template_dir,
+                    const struct sp_shape *shape, sp_progress_fn progress, void *user,
+                    GError **error)
 {
     return true;
 }
@@ -82,10 +84,19 @@ static int listen_socket(const char *run_dir, GError **error)
 static pid_t start(const struct fake_driver *driver, const char *run_dir, int socket_fd,
                    GError **error)
 {
-    char *const argv[] = {(char *)"unshare", (char *)"--uts", (char *)"--mount", (char *)"--pid",
-                          (char *)"--fork", (char *)"--mount-proc", (char *)"--kill-child=SIGKILL",
-                          (char *)"sh", (char *)"-c", (char *)script, (char *)run_dir,
-                          (char *)driver->env.agent_path, NULL};
+    char *const argv[] = {(char *)"unshare",
+                          (char *)"--uts",
+                          (char *)"--mount",
+                          (char *)"--pid",
+                          (char *)"--fork",
+                          (char *)"--mount-proc",
+                          (char *)"--kill-child=SIGKILL",
+                          (char *)"sh",
+                          (char *)"-c",
+                          (char *)script,
+                          (char *)run_dir,
+                          (char *)driver->env.agent_path,
+                          NULL};
     char *const env[] = {(char *)"PATH=/usr/sbin:/usr/bin:/sbin:/bin", NULL};
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
@@ -211,8 +222,9 @@ static struct sp_instance *adopt(struct sp_driver *driver, const char *run_dir, 
     return pidfd >= 0 ? instance_of(driver, run_dir, pidfd) : NULL;
 }
 
-/* Kills the processes that have the run directory in their command line: a worker that was killed before it
- * could record them has left them. Their children die with them (unshare --kill-child). */
+/* Kills the processes that have the run directory in their command line: a worker that was killed
+ * before it could record them has left them. Their children die with them (unshare --kill-child).
+ */
 static void kill_unrecorded(const char *run_dir)
 {
     g_autoptr(GDir) proc = g_dir_open("/proc", 0, NULL);
@@ -252,10 +264,12 @@ static bool destroy(struct sp_driver *driver, const char *run_dir, GError **erro
         return gone;
     }
     /* unshare first: its child dies with it, also one that is not the agent yet. */
-    pid_t launcher = record.extra ? g_key_file_get_integer(record.extra, GROUP, "launcher", NULL) : 0;
+    pid_t launcher =
+        record.extra ? g_key_file_get_integer(record.extra, GROUP, "launcher", NULL) : 0;
     int pidfd = record.pid > 0 ? sp_record_open_process(&record, NULL) : -1;
     if (pidfd >= 0) {
-        gone = syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, NULL, 0) == 0 && await_end(pidfd, error);
+        gone =
+            syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, NULL, 0) == 0 && await_end(pidfd, error);
         close(pidfd);
     }
     kill_unrecorded(run_dir);

@@ -43,7 +43,8 @@ static const char *const argv[] = {"true", NULL};
 static struct sp_link_sub *subscribe(struct sp_link *link, uint64_t after, bool with_start,
                                      GError **error)
 {
-    struct sp_msg_start start = {.session_id = sp_span_of("ses_test"), .argv = {1, argv, {NULL, 0}}};
+    struct sp_msg_start start = {.session_id = sp_span_of("ses_test"),
+                                 .argv = {1, argv, {NULL, 0}}};
     return sp_link_subscribe(link, "ses_test", with_start ? &start : NULL, after, soon(10000), NULL,
                              error);
 }
@@ -129,7 +130,8 @@ static void test_violations(void)
     uint8_t nonsense[64];
     memset(nonsense, 0xff, sizeof(nonsense));
     /* an EVENT (tag 2: the subscription after the START) without a payload */
-    uint8_t empty[SP_FRAME_HEADER_BYTES] = {'S', 'P', 'A', '1', SP_FRAME_EVENT, 0, 0, 0, 0, 0, 0, 0, 2};
+    uint8_t empty[SP_FRAME_HEADER_BYTES] = {'S', 'P', 'A', '1', SP_FRAME_EVENT, 0, 0, 0, 0,
+                                            0,   0,   0,   2};
     uint8_t second[SP_FRAME_HEADER_BYTES] = {'S', 'P', 'A', '1', SP_FRAME_HELLO_OK};
     const struct misdeed bad[] = {
         {.raw = huge, .raw_len = sizeof(huge)},
@@ -400,14 +402,13 @@ static void test_input(void)
     struct sp_link *link = start_link(&peer, -1, NULL, NULL);
     struct sp_link_input *input = sp_link_input_open(link, "ses_test");
     for (int i = 0; i < 2; i++) {
-        g_assert_true(sp_link_input_write(input, bytes, sizeof(bytes), soon(60000), NULL, NULL, &taken,
-                                          &error));
+        g_assert_true(sp_link_input_write(input, bytes, sizeof(bytes), soon(60000), NULL, NULL,
+                                          &taken, &error));
         g_assert_no_error(error);
         g_assert_cmpuint(taken, ==, sizeof(bytes));
     }
     g_assert_true(sp_link_input_close(input, soon(5000), &error));
-    g_assert_false(
-        sp_link_input_write(input, bytes, 1, soon(5000), NULL, NULL, &taken, &error));
+    g_assert_false(sp_link_input_write(input, bytes, 1, soon(5000), NULL, NULL, &taken, &error));
     g_assert_error(error, SP_ERROR, SP_ERROR_FAILED_PRECONDITION);
     sp_link_input_free(input);
     sp_link_stop(link, NULL);

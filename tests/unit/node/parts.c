@@ -1,4 +1,5 @@
-/* The pure parts of the worker: slots, the brake, captured output, texts of events, names of signals. */
+/* The pure parts of the worker: slots, the brake, captured output, texts of events, names of
+ * signals. */
 #include <signal.h>
 #include <string.h>
 
@@ -154,8 +155,8 @@ static void check_text(const struct sp_link_event *event, const char *expected)
     g_assert_cmpuint(len, <=, max);
     buffer[len] = '\0';
     g_assert_cmpstr(buffer, ==, expected);
-    json_t *value = sp_json_parse(strstr(buffer, "data: ") + 6, strlen(strstr(buffer, "data: ") + 6),
-                                  NULL);
+    json_t *value =
+        sp_json_parse(strstr(buffer, "data: ") + 6, strlen(strstr(buffer, "data: ") + 6), NULL);
     g_assert_nonnull(value);
     json_decref(value);
 }
@@ -174,8 +175,9 @@ static void test_event_text(void)
                         "\"bytes\":9223372036854775807}\n\n");
     g_autofree struct sp_link_event *failed = make_event(SP_EVENT_ERROR, "codeno \"x\"\n\377", 12);
     failed->code_len = 4;
-    check_text(failed, "id: 12\nevent: error\ndata: {\"type\":\"error\",\"code\":\"code\",\"message\":"
-                       "\"no \\\"x\\\"\\n\357\277\275\"}\n\n");
+    check_text(failed,
+               "id: 12\nevent: error\ndata: {\"type\":\"error\",\"code\":\"code\",\"message\":"
+               "\"no \\\"x\\\"\\n\357\277\275\"}\n\n");
     g_autofree struct sp_link_event *exited = make_event(SP_EVENT_EXITED, "", 0);
     exited->exit = (struct sp_msg_exit){.exit_code = INT32_MIN,
                                         .signal = INT32_MIN,
@@ -205,13 +207,15 @@ static void test_own_events(void)
 {
     g_autoptr(GString) text = g_string_new(NULL);
     sp_event_text_resync(text, 41, 17);
-    g_assert_cmpstr(text->str, ==,
-                    "id: 41\nevent: resync_required\ndata: {\"type\":\"resync_required\",\"oldest_id\":17}"
-                    "\n\n");
+    g_assert_cmpstr(
+        text->str, ==,
+        "id: 41\nevent: resync_required\ndata: {\"type\":\"resync_required\",\"oldest_id\":17}"
+        "\n\n");
     g_string_truncate(text, 0);
     sp_event_text_error(text, "lost", "a\nb");
-    g_assert_cmpstr(text->str, ==,
-                    "event: error\ndata: {\"type\":\"error\",\"code\":\"lost\",\"message\":\"a\\nb\"}\n\n");
+    g_assert_cmpstr(
+        text->str, ==,
+        "event: error\ndata: {\"type\":\"error\",\"code\":\"lost\",\"message\":\"a\\nb\"}\n\n");
 }
 
 static void test_signals(void)
@@ -224,7 +228,8 @@ static void test_signals(void)
 
 static void test_lenient(void)
 {
-    static const struct sp_json_field table[] = {{"n", SP_JSON_INT, 0, 1, 10, .required = true}, {NULL}};
+    static const struct sp_json_field table[] = {{"n", SP_JSON_INT, 0, 1, 10, .required = true},
+                                                 {NULL}};
     int64_t n = 0;
     g_autoptr(GError) error = NULL;
     g_autoptr(json_t) more = json_pack("{s:i,s:i}", "n", 3, "later", 4);

@@ -88,8 +88,10 @@ static void started(struct connection *c, uint32_t tag)
 {
     uint8_t bytes[128];
     struct sp_pack p;
-    struct sp_msg_session m = {
-        .state = SP_SESSION_RUNNING, .pid = 7, .oldest_event = 1, .next_event = c->peer->n_events + 1};
+    struct sp_msg_session m = {.state = SP_SESSION_RUNNING,
+                               .pid = 7,
+                               .oldest_event = 1,
+                               .next_event = c->peer->n_events + 1};
     sp_pack_init(&p, bytes, sizeof(bytes));
     sp_msg_session_encode(&p, &m);
     put_frame(c, SP_FRAME_STARTED, tag, &p);
@@ -177,7 +179,8 @@ static void stdin_ack(struct connection *c, uint32_t tag, struct sp_span session
     put_frame(c, SP_FRAME_STDIN_ACK, tag, &p);
 }
 
-static void input(struct connection *c, const struct sp_frame_header *header, const uint8_t *payload)
+static void input(struct connection *c, const struct sp_frame_header *header,
+                  const uint8_t *payload)
 {
     struct sp_msg_stdin m = {0};
     GByteArray *all = c->peer->input;
@@ -197,7 +200,8 @@ static void input(struct connection *c, const struct sp_frame_header *header, co
     stdin_ack(c, header->tag, m.session_id);
 }
 
-static void frame(struct connection *c, const struct sp_frame_header *header, const uint8_t *payload)
+static void frame(struct connection *c, const struct sp_frame_header *header,
+                  const uint8_t *payload)
 {
     struct sp_msg_credit credit;
     if (c->bad->no_answers && header->type != SP_FRAME_HELLO)
@@ -307,7 +311,8 @@ int peer_connect(void *data, GError **error)
     static const struct misdeed none;
     c->peer = peer;
     c->fd = fds[1];
-    c->bad = peer->n_misdeeds ? &peer->misdeeds[MIN(peer->connections, peer->n_misdeeds - 1)] : &none;
+    c->bad =
+        peer->n_misdeeds ? &peer->misdeeds[MIN(peer->connections, peer->n_misdeeds - 1)] : &none;
     g_mutex_lock(&peer->lock);
     peer->connections++;
     g_mutex_unlock(&peer->lock);
