@@ -1,6 +1,7 @@
 #include "agent.h"
 #include "link.h"
 #include "session.h"
+#include "spawn.h"
 #include "vm_init.h"
 
 #include <errno.h>
@@ -115,6 +116,7 @@ static void lower_oom_score(struct agent *a)
 
 static void start_up(struct agent *a)
 {
+    signals_reset();
     sigset_t all;
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, NULL); /* children unblock; faults still end us */

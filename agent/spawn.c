@@ -23,7 +23,6 @@
 #define RESUME_MS 10
 #define CANDIDATE_BYTES 4352u /* PATH_MAX, and the longest file name */
 #define SIGNAL_SET_BYTES 8u   /* the kernel's sigset_t */
-#define CLEAR_SIGHAND 0x100000000ull /* CLONE_CLEAR_SIGHAND, since Linux 5.5 */
 #define INTO_CGROUP 0x200000000ull   /* CLONE_INTO_CGROUP, since Linux 5.7 */
 
 /* struct clone_args of clone3(2); the libcs' headers do not have all of it. */
@@ -37,7 +36,7 @@ struct clone3_args {
 struct child {
     const struct spawn_request *request;
     _Atomic uint32_t alive;
-    bool by_clone; /* not by clone3: signals are not reset, the group is not joined */
+    bool by_clone; /* not by clone3: the group is not joined */
     enum spawn_stage stage;
     int error;
     char candidate[CANDIDATE_BYTES];
@@ -54,14 +53,10 @@ IN_CHILD static _Noreturn void child_fail(struct child *c, enum spawn_stage stag
     __builtin_unreachable();
 }
 
-IN_CHILD static void child_signals(bool reset)
+/* The dispositions are the defaults already (signals_reset() at our start). */
+IN_CHILD static void child_signals(void)
 {
-    /* Our launcher may have left some ignored. The kernel's struct sigaction is four words on every
-     * architecture we build for; zero means SIG_DFL. */
-    const unsigned long action[4] = {0};
     const uint64_t none = 0;
-    for (int i = 1; reset && i < SIGSYS; i++)
-        syscall(SYS_rt_sigaction, i, action, NULL, SIGNAL_SET_BYTES);
     syscall(SYS_rt_sigprocmask, SIG_SETMASK, &none, NULL, SIGNAL_SET_BYTES);
 }
 
@@ -182,7 +177,7 @@ IN_CHILD static int child_main(void *argument)
     }
     if (request->terminal && syscall(SYS_ioctl, 0, TIOCSCTTY, 0) < 0)
         child_fail(c, SPAWN_SETUP, errno);
-    child_signals(c->by_clone);
+    child_signals();
     child_groups(c);
     if (syscall(SYS_chdir, request->plan->cwd) < 0 &&
         (!request->plan->cwd_is_home || syscall(SYS_chdir, "/") < 0))
@@ -229,11 +224,20 @@ static long clone3_run(struct clone3_args *args, int (*run)(void *), void *argum
 #endif
 }
 
+void signals_reset(void)
+{
+    /* The kernel's struct sigaction is four words on every architecture we build for; zero is SIG_DFL.
+     * The raw call, since libc keeps its hands off the signals of its own threads. */
+    const unsigned long action[4] = {0};
+    for (int i = 1; i <= 64; i++)
+        syscall(SYS_rt_sigaction, i, action, NULL, SIGNAL_SET_BYTES);
+}
+
 static pid_t clone_child(struct child *c, uint8_t *stack)
 {
     int group_fd = c->request->group_fd;
     struct clone3_args args = {
-        .flags = CLONE_VM | CLONE_CHILD_CLEARTID | CLEAR_SIGHAND | (group_fd >= 0 ? INTO_CGROUP : 0),
+        .flags = CLONE_VM | CLONE_CHILD_CLEARTID | (group_fd >= 0 ? INTO_CGROUP : 0),
         .child_tid = (uint64_t)(uintptr_t)&c->alive,
         .exit_signal = SIGCHLD,
         .stack = (uint64_t)(uintptr_t)stack,

@@ -37,3 +37,7 @@ struct spawn_result {
  * there was one (pid > 0), still has to be reaped. *block is the memory of the child's stack, kept
  * by the caller from one call to the next; NULL at first. */
 struct spawn_result spawn_child(void **block, const struct spawn_request *request);
+
+/* Sets the disposition of every signal to its default: whoever started us may have left some ignored, and
+ * execve(2) hands that on, so that `yes | head` would not end. Once, at our start. */
+void signals_reset(void);

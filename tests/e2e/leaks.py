@@ -1,7 +1,9 @@
 """What SPACE has on this host right now, so that a test can show that nothing was left over."""
 
 import glob
+import hashlib
 import os
+import re
 
 
 def _read(path):
@@ -21,11 +23,12 @@ class Inventory:
     @classmethod
     def take(cls, state):
         state = os.path.realpath(state)
+        own = cls.group_name(state)
         return cls({
-            "processes": cls._processes(),
+            "processes": cls._processes(own),
             "mounts": cls._mounts(state),
-            "cgroups": cls._cgroups(),
-            "network namespaces": cls._net_namespaces(),
+            "cgroups": cls._cgroups(own),
+            "network namespaces": cls._net_namespaces(own),
             "loop devices": cls._loops(),
             "run directories": set(os.listdir(f"{state}/run/sandboxes"))
             if os.path.isdir(f"{state}/run/sandboxes") else set(),
@@ -42,14 +45,26 @@ class Inventory:
         return extra
 
     @staticmethod
-    def _processes():
+    def group_name(state):
+        """The control group of an installation (src/cli/up_start.c)."""
+        return "space-" + hashlib.sha256(state.encode()).hexdigest()[:8]
+
+    @staticmethod
+    def _foreign(pid_dir, own):
+        """Whether a process belongs to another installation on this host."""
+        groups = set(re.findall(rb"space-[0-9a-f]{8}", _read(f"{pid_dir}/cgroup")))
+        return bool(groups) and own.encode() not in groups
+
+    @classmethod
+    def _processes(cls, own):
         found = set()
         for stat in glob.glob("/proc/[0-9]*/stat"):
             raw = _read(stat).decode(errors="replace")
             if not raw or ") " not in raw:
                 continue
             name = raw[raw.index("(") + 1:raw.rindex(")")]
-            if name in ("space-agent", "agent") or name.startswith("qemu-system"):
+            if (name in ("space-agent", "agent") or name.startswith("qemu-system")) \
+                    and not cls._foreign(os.path.dirname(stat), own):
                 found.add(f"{raw.split(' ', 1)[0]}:{name}")
         return found
 
@@ -62,19 +77,19 @@ class Inventory:
                 and line.split()[4] != f"{state}/data"}
 
     @staticmethod
-    def _cgroups():
+    def _cgroups(own):
         found = set()
         for root in ["/sys/fs/cgroup"] + glob.glob("/sys/fs/cgroup/*/"):
-            for path in glob.glob(os.path.join(root, "space-*/*/")):
-                found.add(path)
+            found.update(glob.glob(os.path.join(root, own, "*/")))
         return found
 
-    @staticmethod
-    def _net_namespaces():
+    @classmethod
+    def _net_namespaces(cls, own):
         found = set()
         for link in glob.glob("/proc/[0-9]*/ns/net"):
             try:
-                found.add(os.readlink(link))
+                if not cls._foreign(link.rsplit("/", 2)[0], own):
+                    found.add(os.readlink(link))
             except OSError:
                 pass
         return found

@@ -11,6 +11,7 @@ from installation import ApiError
 
 
 def test_walk_with_prefer_wait(api, tier):
+    """X1, X2: success comes from the command's own exit, and every later reader is told the same."""
     status, answer, _ = api.request("POST", "/v1/sandboxes", {"isolation": tier}, headers={"Prefer": "wait=60"})
     assert status == 201, answer
     box, operation = answer["sandbox"], answer["operation"]

@@ -32,11 +32,12 @@ def test_machine_ids_differ(api, tier):
 
 
 def test_no_host_path_in_mountinfo_or_environ(api, installation, sandbox):
-    state = str(installation.state.resolve())
-    for text in (sh(api, sandbox, "cat /proc/self/mountinfo /proc/self/mounts")["stdout"],
-                 sh(api, sandbox, "env; cat /proc/self/environ; cat /proc/self/cgroup")["stdout"]):
-        assert text and state not in text and "/var/lib/space" not in text and "/work" not in text.replace("/workspace", "")
-        assert sandbox["id"] not in text or True  # an id is no secret
+    host = [str(installation.state.resolve()), str(installation.build.resolve().parent), "/var/lib/space"]
+    for script in ("cat /proc/self/mountinfo /proc/self/mounts", "env; cat /proc/self/environ /proc/self/cgroup"):
+        text = sh(api, sandbox, script)["stdout"]
+        assert text
+        for path in host:
+            assert path not in text, f"{path} in {text}"
 
 
 def test_no_network(api, sandbox):
@@ -116,10 +117,23 @@ def test_disk_limit_holds(api, tier):
 
 
 def test_agent_cannot_be_touched(api, sandbox):
-    done = sh(api, sandbox, "kill -9 1; cat /proc/1/environ /proc/1/maps; ls -l /proc/1/fd; echo end", user="root")
-    assert done["stdout"] == "end\n" or "end" in done["stdout"].splitlines()[-1]
-    assert "/dev" not in done["stdout"].replace("end", ""), done["stdout"]
+    """By the ordinary user in each tier; in the container by its root too. Root of a microVM owns that kernel."""
+    probe = "kill -9 1; cat /proc/1/environ /proc/1/maps /proc/1/mem; ls /proc/1/fd/; ls /proc/1/root/; echo end"
+    for user in ("user", "root") if sandbox["isolation"] == "container" else ("user",):
+        assert sh(api, sandbox, f"({probe}) 2>/dev/null", user=user)["stdout"] == "end\n", user
+        assert sh(api, sandbox, "echo alive")["stdout"] == "alive\n"
+
+
+def test_root_cannot_kill_the_agent(api, sandbox):
+    assert sh(api, sandbox, "kill -9 1; kill -STOP 1; kill -TERM -1; true", user="root", timeout="20s")
     assert sh(api, sandbox, "echo alive")["stdout"] == "alive\n"
+
+
+def test_signals_have_their_defaults(api, sandbox):
+    """Nothing that a daemon ignores reaches a command: `yes | head` ends by SIGPIPE."""
+    status = sh(api, sandbox, "cat /proc/self/status")["stdout"]
+    assert "SigIgn:\t0000000000000000" in status and "SigBlk:\t0000000000000000" in status
+    assert sh(api, sandbox, "yes | head -n 1", timeout="10s")["stdout"] == "y\n"
 
 
 def test_no_new_privileges(api, sandbox):

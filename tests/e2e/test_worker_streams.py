@@ -331,3 +331,13 @@ def test_chunked_encoding_is_ended(rig, box):
     head, body = data.split(b"\r\n\r\n", 1)
     assert b"text/event-stream" in head and b"chunked" in head.lower()
     assert body.endswith(b"0\r\n\r\n")
+
+
+@pytest.mark.slow
+def test_keep_alive(rig, box):
+    """P7: a silent stream is not cut, and says so every 15 s."""
+    server, worker = rig
+    session = server.session(box, "sh", "-c", "sleep 16; echo end")
+    reader = worker.attach(session)
+    events = list(reader.events())
+    assert reader.comments == 1 and output(events) == b"end\n" and events[-1]["exit_code"] == 0

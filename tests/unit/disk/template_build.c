@@ -90,7 +90,7 @@ static void test_time_limit(void)
 /* Cancels from inside the progress, at the first line of mmdebstrap. */
 static void cancel_on_output(void *cancellable, const char *line)
 {
-    if (g_str_has_prefix(line, "I: ") || g_str_has_prefix(line, "E: ")) {
+    if (g_str_has_prefix(line, "  I: ") || g_str_has_prefix(line, "  E: ")) {
         g_cancellable_cancel(cancellable);
     }
 }
