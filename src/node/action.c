@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/time.h"
+#include "node/ending.h"
 #include "node/lifecycle.h"
 #include "node/observe.h"
 #include "node/outbox.h"
@@ -94,7 +95,7 @@ static void fail(struct sp_sandbox *sandbox, int64_t generation)
 {
     struct sp_table *table = sandbox->node->table;
     g_autoptr(GError) error = NULL;
-    static const char reason[] = "the sandbox's first process has ended; its memory is lost";
+    g_autofree char *reason = sp_ending_reason(sandbox);
     bool gone = sp_take_down(sandbox, "the sandbox has ended", &error);
     if (!gone)
         sp_log_error("a sandbox that ended could not be removed, trying again", error, "sandbox",

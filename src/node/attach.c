@@ -21,10 +21,10 @@
  * was written behind them, so that a worker that dies leaves them in the agent's ring. */
 #define LAG_BYTES (256u << 10)
 
-/* What was written at one time. */
+/* Where an event ends in the stream. */
 struct written {
     uint64_t event_id, weight_end;
-    uint64_t bytes_end; /* of the stream */
+    uint64_t bytes_first, bytes_end; /* of the stream: where its first and its last event end */
 };
 
 struct stream {
@@ -35,8 +35,8 @@ struct stream {
     GString *spill; /* text that did not fit, from spill_at on */
     gsize spill_at;
     uint64_t bytes;      /* written so far */
-    struct written last; /* the newest event, not in the queue yet */
-    GQueue unacked;      /* struct written *, oldest first */
+    uint64_t bytes_made; /* the same with what is in the spill */
+    GQueue unacked;      /* struct written *, oldest first; small events share one */
     int64_t last_write_us;
     bool over; /* the last event is written (or in the spill) */
 };
@@ -53,13 +53,18 @@ static void stream_free(void *data)
 }
 
 /* --- acknowledgements */
-static void remember(struct stream *stream)
+static void remember(struct stream *stream, const struct sp_link_event *event, size_t text_len)
 {
-    if (stream->last.event_id == 0)
-        return;
-    stream->last.bytes_end = stream->bytes;
-    g_queue_push_tail(&stream->unacked, g_memdup2(&stream->last, sizeof(stream->last)));
-    stream->last.event_id = 0;
+    stream->bytes_made += text_len;
+    struct written *last = g_queue_peek_tail(&stream->unacked);
+    if (!last || stream->bytes_made - last->bytes_first > LAG_BYTES / 16) {
+        last = g_new(struct written, 1);
+        last->bytes_first = stream->bytes_made;
+        g_queue_push_tail(&stream->unacked, last);
+    }
+    last->event_id = event->id;
+    last->weight_end = event->weight_end;
+    last->bytes_end = stream->bytes_made;
 }
 
 static void acknowledge(struct stream *stream, uint64_t lag_bytes)
@@ -92,17 +97,19 @@ static size_t put_spill(struct stream *stream, char *buffer, size_t max)
 static size_t put_event(struct stream *stream, const struct sp_link_event *event, char *buffer,
                         size_t max)
 {
-    stream->last.event_id = event->id;
-    stream->last.weight_end = event->weight_end;
     if (event->kind == SP_EVENT_EXITED || event->kind == SP_EVENT_ERROR) {
         stream->over = true;
         sp_sessions_ended(stream->node->sessions, stream->session, event);
     }
     size_t need = sp_event_text_max(event);
-    if (need <= max)
-        return sp_event_text(event, buffer);
+    if (need <= max) {
+        size_t len = sp_event_text(event, buffer);
+        remember(stream, event, len);
+        return len;
+    }
     g_string_set_size(stream->spill, need);
     stream->spill->len = sp_event_text(event, stream->spill->str);
+    remember(stream, event, stream->spill->len);
     return put_spill(stream, buffer, max);
 }
 
@@ -111,6 +118,7 @@ static size_t put_error(struct stream *stream, const char *code, const char *mes
 {
     stream->over = true;
     sp_event_text_error(stream->spill, code, message);
+    stream->bytes_made += stream->spill->len;
     return put_spill(stream, buffer, max);
 }
 
@@ -119,6 +127,7 @@ static size_t put_gap(struct stream *stream, char *buffer, size_t max)
     uint64_t oldest, next;
     sp_link_sub_gap(stream->sub, &oldest, &next);
     sp_event_text_resync(stream->spill, next - 1, oldest);
+    stream->bytes_made += stream->spill->len;
     return put_spill(stream, buffer, max);
 }
 
@@ -167,6 +176,7 @@ static ssize_t wait_for_bytes(struct stream *stream, char *buffer, size_t max)
             static const char comment[] = ": keep-alive\n\n";
             n = (ssize_t)MIN(sizeof(comment) - 1, max);
             memcpy(buffer, comment, (size_t)n);
+            stream->bytes_made += (uint64_t)n;
             return n;
         }
     }
@@ -199,8 +209,6 @@ static ssize_t stream_pull(void *data, char *buffer, size_t max)
         len += (size_t)n;
     }
     stream->bytes += len;
-    if (stream->spill->len == 0)
-        remember(stream);
     stream->last_write_us = sp_time_monotonic_us();
     return (ssize_t)len;
 }

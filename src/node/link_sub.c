@@ -59,7 +59,8 @@ void sp_link_sub_lose(struct sp_link_sub *sub, const char *reason)
 static void push(struct sp_link_sub *sub, struct sp_link_event *event)
 {
     g_queue_push_tail(&sub->events, event);
-    g_cond_signal(&sub->cond);
+    if (sub->waiting) /* a signal is a system call even when nobody waits */
+        g_cond_signal(&sub->cond);
 }
 
 bool sp_link_sub_on_subscribed(struct sp_link_sub *sub, const uint8_t *payload, size_t len,
@@ -201,7 +202,10 @@ enum sp_pull sp_link_sub_pull(struct sp_link_sub *sub, int64_t deadline_us,
         int64_t hopeless = link->down_since_us + LINK_UNREACHABLE_MS * (int64_t)1000;
         if (link->state == SP_LINK_CONNECTING)
             until = MIN(until, hopeless);
-        if (g_cond_wait_until(&sub->cond, &link->lock, until) || !g_queue_is_empty(&sub->events))
+        sub->waiting = true;
+        bool woken = g_cond_wait_until(&sub->cond, &link->lock, until);
+        sub->waiting = false;
+        if (woken || !g_queue_is_empty(&sub->events))
             continue;
         int64_t now = sp_time_monotonic_us();
         if (link->state == SP_LINK_CONNECTING && now >= hopeless) {

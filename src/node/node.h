@@ -19,6 +19,7 @@ struct sp_node {
     const struct sp_worker_config *config;
     char instance[40]; /* random, of this start */
     char *data_url;
+    char *cgroup_root;  /* name of this installation's control group */
     char *sandbox_root; /* <state>/run/sandboxes */
     char node_key_hash[65];
     struct sp_http_client *server; /* with the node key */

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -38,7 +39,6 @@ struct parts {
     struct sp_launcher *launcher;
     struct sp_http_server *server;
     struct sp_session_sweep *sweep;
-    char *cgroup_root;
     struct sp_driver_env env; /* the drivers keep a pointer to it */
 };
 
@@ -64,6 +64,17 @@ static bool make_dirs(struct sp_node *node, GError **error)
         }
     }
     return true;
+}
+
+/* A sandbox takes five descriptors, a connection one. After the launcher has been started: programs
+ * in sandboxes keep the usual limit. */
+static void raise_descriptor_limit(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+        limit.rlim_cur = limit.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &limit);
+    }
 }
 
 /* "space-" and eight digits of the state directory's hash: two installations do not meet. */
@@ -95,7 +106,7 @@ static void make_drivers(struct parts *parts)
     GError *error = NULL;
     parts->env = (struct sp_driver_env){
         .state_dir = config->state_dir,
-        .cgroup_root = parts->cgroup_root,
+        .cgroup_root = parts->node.cgroup_root,
         .agent_path = config->agent_path,
         .guest_dir = config->guest_dir,
         .launcher = parts->launcher,
@@ -160,10 +171,11 @@ static bool start(struct parts *parts, GError **error)
     /* Before there are threads. */
     if (!config->fake_driver && !(parts->launcher = sp_launcher_start(config->self_exe, error)))
         return false;
+    raise_descriptor_limit();
     if (!open_volume(parts, error))
         return false;
-    parts->cgroup_root = config->cgroup_root ? g_strdup(config->cgroup_root)
-                                             : default_cgroup_root(config->state_dir);
+    parts->node.cgroup_root = config->cgroup_root ? g_strdup(config->cgroup_root)
+                                                  : default_cgroup_root(config->state_dir);
     node->server = sp_http_client_new(config->server_url, config->node_key);
     node->table = sp_table_new();
     node->sessions = sp_sessions_new(node);
@@ -245,7 +257,7 @@ static void stop(struct parts *parts)
     sp_launcher_stop(parts->launcher);
     g_free(node->data_url);
     g_free(node->sandbox_root);
-    g_free(parts->cgroup_root);
+    g_free(parts->node.cgroup_root);
     sp_log(SP_LOG_INFO, "worker has stopped", NULL);
 }
 
