@@ -2,6 +2,9 @@
 
 #include "base/error.h"
 
+/* A worker that is being restarted listens again within this time. */
+#define RESTART_MS 10000
+
 struct sp_workers {
     GMutex lock; /* a leaf: guards both tables, not the calls */
     char *node_key;
@@ -74,6 +77,7 @@ bool sp_worker_ask(struct sp_api_call *call, const char *node, const struct sp_w
         .path = ask->path,
         .json = ask->json,
         .timeout_ms = ask->timeout_ms,
+        .connect_retry_ms = RESTART_MS,
         .cancelled = cancelled,
         .user = &watch,
     };

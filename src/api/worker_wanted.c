@@ -18,6 +18,30 @@ static bool node_name_valid(const char *name)
            strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789.-") == len;
 }
 
+/* A restarted worker tries its tiers anew; until it knows, what it said before stands. */
+static void keep_known_tiers(struct sp_store *store, const char *node, json_t *tiers)
+{
+    struct sp_node_row *before = sp_store_node_get(store, node, NULL);
+    g_autoptr(json_t) known =
+        before ? sp_json_parse(before->tiers, strlen(before->tiers), NULL) : NULL;
+    size_t i, j;
+    json_t *tier, *old;
+    json_array_foreach(tiers, i, tier)
+    {
+        if (!json_is_true(json_object_get(tier, "probing")))
+            continue;
+        json_array_foreach(known, j, old)
+        {
+            if (json_is_true(json_object_get(old, "probing")) ||
+                !json_equal(json_object_get(old, "tier"), json_object_get(tier, "tier")))
+                continue;
+            json_object_update(tier, old);
+            json_object_del(tier, "probing");
+        }
+    }
+    sp_node_row_free(before);
+}
+
 bool sp_api_worker_register(struct sp_api_call *call, GError **error)
 {
     int64_t protocol;
@@ -44,6 +68,7 @@ bool sp_api_worker_register(struct sp_api_call *call, GError **error)
         sp_error_set_field(error, "/data_url", "data_url must be a http or https URL");
         return false;
     }
+    keep_known_tiers(call->api->store, name, tiers);
     g_autofree char *tiers_text = sp_json_dump(tiers);
     g_autofree char *templates_text = sp_json_dump(templates);
     struct sp_node_row node = {.name = (char *)name,

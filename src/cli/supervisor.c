@@ -19,8 +19,8 @@
 
 /* Back-off of restarts: none the first time, then from the first pause on doubling to the last. */
 #define FIRST_PAUSE_MS 50
-#define MAX_PAUSE_MS 10000
-#define GOOD_LIFE_MS 10000 /* after this long a death is a new story: back-off begins anew */
+#define MAX_PAUSE_MS 5000
+#define GOOD_LIFE_MS 1000 /* a daemon that served this long was sound: back-off begins anew */
 #define EARLIER_DAEMON_MS 20000
 #define ROTATE_EVERY_MS 2000
 

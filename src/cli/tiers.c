@@ -1,14 +1,8 @@
 #include "cli/tiers.h"
 
-#include <string.h>
-
-/* Detail of a tier whose trial has not ended (docs/worker-protocol.md, register). */
-#define TRYING "being tried"
-
 static bool tried(json_t *tier)
 {
-    const char *detail = json_string_value(json_object_get(tier, "detail"));
-    return !detail || strcmp(detail, TRYING) != 0;
+    return !json_is_true(json_object_get(tier, "probing"));
 }
 
 static bool works(json_t *tier)

@@ -46,7 +46,8 @@ GArray *sp_node_tiers(const struct sp_node_row *node)
     size_t i;
     json_array_foreach(list, i, item)
     {
-        struct sp_tier tier = {.available = json_is_true(json_object_get(item, "available"))};
+        struct sp_tier tier = {.available = json_is_true(json_object_get(item, "available")),
+                               .probing = json_is_true(json_object_get(item, "probing"))};
         const char *name = json_string_value(json_object_get(item, "tier"));
         if (!sp_isolation_parse(name, &tier.tier))
             continue; /* a tier of a newer worker */

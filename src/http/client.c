@@ -11,10 +11,12 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/time.h"
 
 #define COLLECT_MAX_BYTES ((gsize)64 * 1024 * 1024)
 #define CONNECT_TIMEOUT_MS 10000
 #define MAX_IDLE_HANDLES 64u
+#define CONNECT_RETRY_US 20000
 
 struct sp_http_client {
     char *base_url;
@@ -242,6 +244,17 @@ static void set_transport(struct transfer *t)
     }
 }
 
+static CURLcode perform(struct transfer *t)
+{
+    const struct sp_http_call *call = t->call;
+    int64_t deadline_ms = sp_time_monotonic_ms() + call->connect_retry_ms;
+    CURLcode code;
+    while ((code = curl_easy_perform(t->curl)) == CURLE_COULDNT_CONNECT &&
+           sp_time_monotonic_ms() < deadline_ms && !(call->cancelled && call->cancelled(call->user)))
+        g_usleep(CONNECT_RETRY_US); /* no event tells when somebody listens */
+    return code;
+}
+
 static bool transfer_run(struct sp_http_client *client, struct transfer *t, const char *url,
                          int *ret_status, GError **error)
 {
@@ -250,7 +263,7 @@ static bool transfer_run(struct sp_http_client *client, struct transfer *t, cons
     if (!set_headers(client, t, error))
         return false;
     curl_easy_setopt(t->curl, CURLOPT_URL, url);
-    const CURLcode code = curl_easy_perform(t->curl);
+    const CURLcode code = perform(t);
     long status = 0;
     curl_easy_getinfo(t->curl, CURLINFO_RESPONSE_CODE, &status);
     if (code != CURLE_OK) {

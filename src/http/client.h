@@ -26,6 +26,9 @@ struct sp_http_call {
     size_t body_len;
     const char *const *headers; /* NULL-terminated "Name: value" lines, or NULL */
     int64_t timeout_ms;         /* for the whole call; 0: none (streams) */
+    /* While nobody listens at the address, tries again for this long: a daemon that is being restarted.
+     * Safe for every method: nothing has been sent. 0: fails at once. */
+    int64_t connect_retry_ms;
     /* Streamed answer: gets the body as it arrives (only for a 2xx); false ends the call with
      * SP_ERROR_UNAVAILABLE. NULL: the body is collected (at most 64 MiB). */
     bool (*on_data)(void *user, const char *bytes, size_t len);

@@ -42,7 +42,7 @@ bool sp_isolation_choose(enum sp_isolation wanted, bool untrusted, const struct 
         return false;
     }
     const struct sp_tier *tier = find(choice, tiers, n_tiers);
-    if (!tier || !tier->available) {
+    if (!tier || !(tier->available || tier->probing)) {
         g_set_error(error, SP_ERROR, SP_ERROR_UNSUPPORTED, "isolation %s is not available: %s",
                     sp_isolation_names[choice],
                     tier && tier->detail ? tier->detail : "no worker offers it");

@@ -163,6 +163,8 @@ json_t *sp_drivers_to_json(struct sp_drivers *drivers)
         json_object_set_new(item, "available", json_boolean(tier->status.available));
         json_object_set_new(item, "detail",
                             sp_json_text(tier->probed ? tier->status.detail : "being tried"));
+        if (!tier->probed)
+            json_object_set_new(item, "probing", json_true());
         json_array_append_new(list, item);
     }
     g_mutex_unlock(&drivers->lock);

@@ -1,5 +1,8 @@
 """kill -9 of a daemon in the middle of things (L5): operations end, sandboxes live on, nothing is left."""
 
+import os
+import select
+import signal
 import threading
 import time
 
@@ -45,6 +48,22 @@ def test_killed_in_the_middle_of_creates(installation, api, tier, daemon):
                 assert op["error"]["code"], op
             api.delete(sandbox_id)
     assert api.get("/v1/sandboxes")["items"] == []
+
+
+def test_a_request_during_the_restart_waits_for_it(installation, api, tier):
+    """A worker that is being restarted is no error for the client: nothing was sent yet, so the server tries again."""
+    box = api.create(isolation=tier)
+    try:
+        for _ in range(2):
+            old = installation.daemon_pid("worker")
+            gone = os.pidfd_open(old)
+            os.kill(old, signal.SIGKILL)
+            select.select([gone], [], [], 10)  # while it dies, its socket still takes connections
+            os.close(gone)
+            assert api.exec(box["id"], "echo", "alive")["stdout"] == "alive\n"
+            assert installation.daemon_pid("worker") != old
+    finally:
+        api.delete(box["id"])
 
 
 def test_a_session_outlives_the_worker(installation, api, tier):

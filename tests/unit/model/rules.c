@@ -34,8 +34,8 @@ static void test_isolation(void)
     };
     for (size_t i = 0; i < G_N_ELEMENTS(rows); i++) {
         struct sp_tier tiers[] = {
-            {SP_ISOLATION_CONTAINER, rows[i].container, (char *)"why not"},
-            {SP_ISOLATION_MICROVM, rows[i].microvm, (char *)rows[i].detail},
+            {SP_ISOLATION_CONTAINER, rows[i].container, .detail = (char *)"why not"},
+            {SP_ISOLATION_MICROVM, rows[i].microvm, .detail = (char *)rows[i].detail},
         };
         enum sp_isolation wanted, choice;
         const char *reason = NULL;
@@ -54,6 +54,20 @@ static void test_isolation(void)
                 g_assert_nonnull(strstr(error->message, "no qemu"));
         }
     }
+}
+
+/* Not known yet is not "does not work": the worker makes the create wait for the trial. */
+static void test_isolation_being_tried(void)
+{
+    struct sp_tier tiers[] = {{SP_ISOLATION_MICROVM, .probing = true}};
+    enum sp_isolation choice;
+    const char *reason = NULL;
+    g_autoptr(GError) error = NULL;
+    g_assert_true(sp_isolation_choose(SP_ISOLATION_MICROVM, false, tiers, 1, &choice, &reason, &error));
+    g_assert_cmpint(choice, ==, SP_ISOLATION_MICROVM);
+    tiers[0].probing = false;
+    g_assert_false(sp_isolation_choose(SP_ISOLATION_MICROVM, false, tiers, 1, &choice, &reason, &error));
+    g_assert_error(error, SP_ERROR, SP_ERROR_UNSUPPORTED);
 }
 
 static void test_idempotency_hash(void)
@@ -173,6 +187,7 @@ int main(int argc, char **argv)
 {
     g_test_init(&argc, &argv, NULL);
     g_test_add_func("/rules/isolation", test_isolation);
+    g_test_add_func("/rules/isolation_being_tried", test_isolation_being_tried);
     g_test_add_func("/rules/idempotency_hash", test_idempotency_hash);
     g_test_add_func("/rules/prefer", test_prefer);
     g_test_add_func("/rules/cursor", test_cursor);
