@@ -6,8 +6,12 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "wire/agent_msg.h"
 
 #define RECIPE_MAX (1 << 20)
+/* All variables, each with 4 bytes of overhead: the sandbox's own (48 KiB) go to the agent in the
+ * same frame. */
+#define ENV_BYTES_MAX (8 * 1024)
 
 static const struct sp_json_field table[] = {
     {"name", SP_JSON_STRING, offsetof(struct sp_template_recipe, name), 1, 63, .required = true},
@@ -59,6 +63,15 @@ static bool workdir_valid(const char *path)
     return path[0] == '/' && strpbrk(path, "\n\r") == NULL;
 }
 
+static bool env_valid(char *const *env)
+{
+    size_t total = 0;
+    for (; env != NULL && *env != NULL; env++) {
+        total += strlen(*env) + SP_MSG_ITEM_OVERHEAD;
+    }
+    return total <= ENV_BYTES_MAX;
+}
+
 static bool check(const struct sp_template_recipe *recipe, GError **error)
 {
     if (!made_of(recipe->name, "-_.")) {
@@ -71,6 +84,10 @@ static bool check(const struct sp_template_recipe *recipe, GError **error)
             sp_error_set_field(error, field, "is not the name of a Debian package");
             return false;
         }
+    }
+    if (!env_valid(recipe->env)) {
+        sp_error_set_field(error, "/env", "all variables together exceed 8 KiB");
+        return false;
     }
     if (strcmp(recipe->user, "user") != 0 && strcmp(recipe->user, "root") != 0) {
         sp_error_set_field(error, "/user", "must be \"user\" or \"root\"");

@@ -6,11 +6,14 @@
 #include "base/error.h"
 #include "base/time.h"
 #include "model/template.h"
+#include "wire/agent_msg.h"
 
 #define SECOND_MS 1000.0
 #define DAY_MS (24 * 3600 * SECOND_MS)
 #define MAX_ENV 256
-#define MAX_ENV_BYTES (64 * 1024)
+/* With the 8 KiB of a template (disk/recipe.c) less than SP_MSG_LISTS_BYTES_MAX: the agent gets both in
+ * one frame. */
+#define MAX_ENV_BYTES (48 * 1024)
 #define MAX_METADATA 64
 
 #define AT(member) offsetof(struct sp_sandbox_request, member)
@@ -100,9 +103,9 @@ bool sp_check_env(char *const *env, const char *at, GError **error)
                             "a variable's name must match [A-Za-z_][A-Za-z0-9_]* (at most 256)");
             return false;
         }
-        total += strlen(*env) + 1;
+        total += strlen(*env) + SP_MSG_ITEM_OVERHEAD;
         if (total > MAX_ENV_BYTES) {
-            set_entry_error(error, at, key, "all variables together exceed 64 KiB");
+            set_entry_error(error, at, key, "all variables together exceed 48 KiB");
             return false;
         }
     }

@@ -6,9 +6,9 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "model/sandbox.h"
+#include "wire/agent_msg.h"
 
 #define MAX_ARGS 1024
-#define MAX_ARGS_BYTES (128 * 1024) /* all arguments; the kernel takes 128 KiB for a single one */
 #define EXEC_TIMEOUT_MS (10 * 60 * 1000)
 
 const char *const sp_stdin_names[] = {"none", "open", NULL};
@@ -43,15 +43,30 @@ static const struct sp_json_field session_table[] = {
 };
 static const struct sp_json_field exec_table[] = {COMMON_ROWS, {NULL}};
 
-static bool check(const struct sp_session_request *r, GError **error)
+static size_t list_bytes(char *const *list)
 {
     size_t total = 0;
-    for (char **arg = r->command; *arg; arg++)
-        total += strlen(*arg) + 1;
-    if (total > MAX_ARGS_BYTES) {
-        sp_error_set_field(error, "/command", "command exceeds 128 KiB in all");
-        return false;
-    }
+    for (; list && *list; list++)
+        total += strlen(*list) + SP_MSG_ITEM_OVERHEAD;
+    return total;
+}
+
+/* Command and environment have to fit into one frame of the agent's protocol. */
+static bool check_size(const struct sp_session_request *r, GError **error)
+{
+    size_t command = list_bytes(r->command);
+    if (command + list_bytes(r->env) <= SP_MSG_LISTS_BYTES_MAX)
+        return true;
+    bool alone = command > SP_MSG_LISTS_BYTES_MAX;
+    sp_error_set_field(error, alone ? "/command" : "/env",
+                       "%s more than %u bytes (each item counts %u on top of its text)",
+                       alone ? "command has" : "command and env together have",
+                       SP_MSG_LISTS_BYTES_MAX, SP_MSG_ITEM_OVERHEAD);
+    return false;
+}
+
+static bool check(const struct sp_session_request *r, GError **error)
+{
     if (r->command[0][0] == '\0') {
         sp_error_set_field(error, "/command/0", "the program's name must not be empty");
         return false;
@@ -60,7 +75,8 @@ static bool check(const struct sp_session_request *r, GError **error)
         sp_error_set_field(error, "/cwd", "cwd must be an absolute path");
         return false;
     }
-    return sp_check_user(r->user, "/user", error) && sp_check_env(r->env, "/env", error);
+    return sp_check_user(r->user, "/user", error) && sp_check_env(r->env, "/env", error) &&
+           check_size(r, error);
 }
 
 static bool decode(json_t *body, const struct sp_json_field *table, int64_t timeout_ms,

@@ -15,7 +15,8 @@ struct sp_pty {
 };
 
 struct sp_session_request {
-    char **command; /* 1…1024 items; item 0 is not empty */
+    /* 1…1024 items; item 0 is not empty. With env at most SP_MSG_LISTS_BYTES_MAX bytes. */
+    char **command;
     char *cwd;      /* absolute, or NULL: the template's */
     char **env;     /* strv "K=V", added to the sandbox's */
     char *user;     /* NULL: the sandbox's */

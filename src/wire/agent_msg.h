@@ -27,6 +27,10 @@
 #define SP_MSG_EVENT_DATA_MIN 1024u  /* bounds of hello.max_event_data */
 #define SP_MSG_EVENT_DATA_MAX 60000u
 #define SP_MSG_EVENT_OVERHEAD 9u     /* bytes of an EVENT payload before its rest */
+#define SP_MSG_ITEM_OVERHEAD 4u      /* bytes of a list item beside its text */
+/* What argv and env of a START, or env of an IDENTITY, may take in all (texts and overhead of the
+ * items), so that the frame also holds the other fields at their largest. */
+#define SP_MSG_LISTS_BYTES_MAX 61000u
 
 /* A borrowed string as a span; NULL is the empty one. */
 static inline struct sp_span sp_span_of(const char *s)

@@ -74,6 +74,20 @@ static void test_refusals_name_the_field(void)
     }
 }
 
+static void test_size_of_env(void)
+{
+    g_autofree char *value = g_strnfill(8192 - 4 - 2, 'x'); /* "A=" */
+    for (int more = 0; more < 2; more++) {
+        g_autofree char *text = g_strdup_printf("{\"name\":\"a\",\"env\":{\"A\":\"%s%s\"}}",
+                                                value, more ? "x" : "");
+        struct sp_template_recipe recipe;
+        g_autoptr(GError) error = NULL;
+        g_assert_cmpint(decode(text, &recipe, &error), ==, !more);
+        g_assert_cmpstr(error ? sp_error_field(error) : NULL, ==, more ? "/env" : NULL);
+        sp_template_recipe_clear(&recipe);
+    }
+}
+
 /* The recipes in the tree can be read. */
 static void test_seed(void)
 {
@@ -96,6 +110,7 @@ int main(int argc, char **argv)
     g_test_add_func("/recipe/defaults", test_defaults);
     g_test_add_func("/recipe/accepts", test_accepts);
     g_test_add_func("/recipe/refusals_name_the_field", test_refusals_name_the_field);
+    g_test_add_func("/recipe/size_of_env", test_size_of_env);
     g_test_add_func("/recipe/seed", test_seed);
     return g_test_run();
 }

@@ -46,12 +46,30 @@ static void test_exec_is_narrower(void)
 
 static void test_size_of_command(void)
 {
-    g_autofree char *big = g_strnfill(128 * 1024, 'x');
-    g_autoptr(json_t) body = json_pack("{s:[s]}", "command", big);
-    g_autoptr(GError) error = NULL;
-    struct sp_session_request r;
-    g_assert_false(sp_session_request_decode(body, &r, &error));
-    g_assert_cmpstr(sp_error_field(error), ==, "/command");
+    static const struct {
+        size_t command, env;
+        const char *field; /* NULL: it is accepted */
+    } rows[] = {
+        {61000 - 4, 0, NULL},
+        {61000 - 3, 0, "/command"},
+        {128 * 1024, 0, "/command"},
+        {30000 - 4, 31000 - 4 - 2, NULL}, /* "A=" */
+        {30000 - 4, 31000 - 4 - 1, "/env"},
+    };
+    for (size_t i = 0; i < G_N_ELEMENTS(rows); i++) {
+        g_autofree char *command = g_strnfill(rows[i].command, 'x');
+        g_autofree char *value = g_strnfill(rows[i].env, 'y');
+        g_autoptr(json_t) body = json_pack("{s:[s]}", "command", command);
+        if (rows[i].env)
+            json_object_set_new(body, "env", json_pack("{s:s}", "A", value));
+        g_autoptr(GError) error = NULL;
+        struct sp_session_request r;
+        bool taken = sp_session_request_decode(body, &r, &error);
+        g_assert_cmpstr(error ? sp_error_field(error) : NULL, ==, rows[i].field);
+        g_assert_cmpint(taken, ==, rows[i].field == NULL);
+        if (taken)
+            sp_session_request_clear(&r);
+    }
 }
 
 static void test_signal(void)

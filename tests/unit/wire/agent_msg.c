@@ -293,6 +293,40 @@ static void test_other_limits(void)
     REFUSED(stdin_ack, sp_span_of("s"), 5, 5, 2);
 }
 
+/* Lists of SP_MSG_LISTS_BYTES_MAX leave room for every other field at its largest. */
+static void test_largest_lists(void)
+{
+    g_autofree char *id = g_strnfill(SP_MSG_SESSION_ID_MAX, 'x');
+    g_autofree char *path = g_strnfill(SP_MSG_PATH_MAX, '/');
+    g_autofree char *name = g_strnfill(SP_MSG_NAME_MAX, 'u');
+    g_autofree char *host = g_strnfill(SP_MSG_HOSTNAME_MAX, 'h');
+    g_autofree char *big = g_strnfill(SP_MSG_LISTS_BYTES_MAX - SP_MSG_ITEM_OVERHEAD - 2, 'v');
+    g_autofree char *variable = g_strconcat("A=", big, NULL);
+    static uint8_t entropy[SP_MSG_ENTROPY_MAX];
+    const char *list[] = {variable};
+    struct sp_msg_start start = start_message(), start_out;
+    start.session_id = sp_span_of(id);
+    start.argv = (struct sp_msg_list){1, list, {NULL, 0}};
+    start.env = (struct sp_msg_list){0, NULL, {NULL, 0}};
+    start.cwd = sp_span_of(path);
+    start.user = sp_span_of(name);
+    struct sp_pack p = fresh();
+    sp_msg_start_encode(&p, &start);
+    g_assert_false(p.overflow);
+    g_assert_true(sp_msg_start_decode(p.bytes, p.len, &start_out));
+
+    struct sp_msg_identity out, identity = {
+        .entropy = {entropy, sizeof entropy},
+        .hostname = sp_span_of(host),
+        .machine_id = sp_span_of("0123456789abcdef0123456789abcdef"),
+        .env = {1, list, {NULL, 0}},
+    };
+    p = fresh();
+    sp_msg_identity_encode(&p, &identity);
+    g_assert_false(p.overflow);
+    g_assert_true(sp_msg_identity_decode(p.bytes, p.len, &out));
+}
+
 int main(int argc, char **argv)
 {
     g_test_init(&argc, &argv, NULL);
@@ -302,6 +336,7 @@ int main(int argc, char **argv)
     g_test_add_func("/msg/input", test_input);
     g_test_add_func("/msg/list", test_list);
     g_test_add_func("/msg/limits/start", test_start_limits);
+    g_test_add_func("/msg/limits/largest_lists", test_largest_lists);
     g_test_add_func("/msg/limits/identity", test_identity_limits);
     g_test_add_func("/msg/limits/others", test_other_limits);
     return g_test_run();
