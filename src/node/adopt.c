@@ -26,8 +26,7 @@ static void load_defaults(struct sp_sandbox *sandbox, const char *digest)
     g_autoptr(GError) error = NULL;
     if (dir && sp_template_config_load(dir, &config, &error)) {
         g_mutex_lock(&sandbox->node->table->lock);
-        sandbox->user = g_strdup(config.user);
-        sandbox->workdir = g_strdup(config.workdir);
+        sp_sandbox_set_defaults(sandbox, config.user, config.workdir);
         g_mutex_unlock(&sandbox->node->table->lock);
     } else {
         sp_log_error("the template of a sandbox cannot be read", error, "sandbox", sandbox->id,

@@ -288,8 +288,7 @@ bool sp_bring_up(struct sp_sandbox *sandbox, struct sp_sandbox_spec *spec, json_
     sandbox->link = m.link;
     if (fine) {
         sandbox->found.presence = SP_PRESENCE_RUNNING;
-        sandbox->user = g_strdup(spec->user && *spec->user ? spec->user : m.config.user);
-        sandbox->workdir = g_strdup(m.config.workdir);
+        sp_sandbox_set_defaults(sandbox, m.config.user, m.config.workdir);
     }
     g_mutex_unlock(&table->lock);
     sp_template_config_clear(&m.config);

@@ -90,6 +90,15 @@ struct sp_sandbox_spec *sp_sandbox_spec_decode(json_t *row, GError **error)
     return spec;
 }
 
+void sp_sandbox_set_defaults(struct sp_sandbox *sandbox, const char *user, const char *workdir)
+{
+    const char *own = sandbox->spec ? sandbox->spec->user : NULL;
+    g_free(sandbox->user);
+    g_free(sandbox->workdir);
+    sandbox->user = g_strdup(own && *own ? own : user);
+    sandbox->workdir = g_strdup(workdir);
+}
+
 struct sp_sandbox *sp_table_find(struct sp_table *table, const char *id)
 {
     g_mutex_lock(&table->lock);

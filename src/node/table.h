@@ -70,6 +70,10 @@ void sp_sandbox_spec_unref(struct sp_sandbox_spec *spec);
 /* From a row of the desired list; NULL when it is malformed. */
 struct sp_sandbox_spec *sp_sandbox_spec_decode(json_t *row, GError **error);
 
+/* Sets the defaults of its commands from its template; a user that its spec names goes before the
+ * template's. The table's lock is held. */
+void sp_sandbox_set_defaults(struct sp_sandbox *sandbox, const char *user, const char *workdir);
+
 /* The sandbox of that id, a reference; NULL when there is none. */
 struct sp_sandbox *sp_table_find(struct sp_table *table, const char *id);
 /* The same; made as absent if need be. The lock is held by the caller; borrowed. */

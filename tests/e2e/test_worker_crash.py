@@ -68,6 +68,32 @@ def test_end_while_the_worker_is_dead_is_reported(fresh_rig):
     assert [e["type"] for e in events].count("started") == 1 and events[-1]["exit_code"] == 6
 
 
+def test_sandbox_adopted_late_keeps_its_user(fresh_rig):
+    """Its state could not be told when the worker started, only after the server had named it."""
+    server, worker = fresh_rig
+    box = start_box(server, user="daemon")
+    record = worker.state / "run" / "sandboxes" / box / "instance.ini"
+    text = record.read_text()
+    body = {"process_id": make_id("prc"), "cwd": "/", "command": ["id", "-un"]}
+
+    def whoami():
+        return worker.call("POST", f"/node/v1/sandboxes/{box}/exec", {**body, "session_id": make_id("ses")})
+    assert whoami()[1]["stdout"] == "daemon\n"
+    worker.kill()
+    record.write_text("no record")
+    calls = len(server.calls)
+    worker.start()
+    server.wait_for("a second look at what is wanted",
+                    lambda: [path for _, path in server.calls[calls:]].count("/worker/v1/desired") >= 2)
+    assert whoami()[0] == 409
+    record.write_text(text)
+    deadline = time.monotonic() + 15
+    while (answer := whoami())[0] == 409:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert answer[1]["stdout"] == "daemon\n"
+
+
 def test_exec_of_a_dead_worker_is_killed(fresh_rig):
     """Nobody can get its output any more; it must not run on unseen."""
     server, worker = fresh_rig
