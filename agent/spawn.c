@@ -1,5 +1,7 @@
 #include "spawn.h"
 
+#include "os/raw_syscall.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/audit.h>
@@ -19,7 +21,7 @@
 #include <unistd.h>
 
 #define STACK_BYTES (64u * 1024u)
-#define EXEC_DEADLINE_MS 10000u
+#define EXEC_DEADLINE_MS 60000u /* an emulated guest among fifty may need ten seconds for an execve */
 #define RESUME_MS 10
 #define CANDIDATE_BYTES 4352u /* PATH_MAX, and the longest file name */
 #define SIGNAL_SET_BYTES 8u   /* the kernel's sigset_t */
@@ -42,14 +44,15 @@ struct child {
     char candidate[CANDIDATE_BYTES];
 };
 
-/* ASan must not instrument what runs on the child's own stack. */
+/* The child and we run at the same time in one memory, errno included: what may overlap uses sp_raw(), whose
+ * results are the kernel's own. ASan must not instrument what runs on the child's own stack. */
 #define IN_CHILD __attribute__((no_sanitize("address", "undefined")))
 
 IN_CHILD static _Noreturn void child_fail(struct child *c, enum spawn_stage stage, int error)
 {
     c->stage = stage;
     c->error = error;
-    syscall(SYS_exit_group, 127);
+    sp_raw(SYS_exit_group, 127);
     __builtin_unreachable();
 }
 
@@ -57,16 +60,16 @@ IN_CHILD static _Noreturn void child_fail(struct child *c, enum spawn_stage stag
 IN_CHILD static void child_signals(void)
 {
     const uint64_t none = 0;
-    syscall(SYS_rt_sigprocmask, SIG_SETMASK, &none, NULL, SIGNAL_SET_BYTES);
+    sp_raw(SYS_rt_sigprocmask, SIG_SETMASK, &none, NULL, SIGNAL_SET_BYTES);
 }
 
 IN_CHILD static void child_write_file(int dir_fd, const char *name, const char *text)
 {
-    long fd = syscall(SYS_openat, dir_fd, name, O_WRONLY | O_CLOEXEC);
+    long fd = sp_raw(SYS_openat, dir_fd, name, O_WRONLY | O_CLOEXEC);
     if (fd < 0)
         return;
-    syscall(SYS_write, fd, text, 1);
-    syscall(SYS_close, fd);
+    sp_raw(SYS_write, fd, text, 1);
+    sp_raw(SYS_close, fd);
 }
 
 /* Groups, and the user for access to files: enough for chdir, and no other process of the user may
@@ -74,18 +77,21 @@ IN_CHILD static void child_write_file(int dir_fd, const char *name, const char *
 IN_CHILD static void child_groups(struct child *c)
 {
     const struct account *account = c->request->account;
-    if (syscall(SYS_setgroups, account->group_count, account->groups) < 0 ||
-        syscall(SYS_setresgid, account->gid, account->gid, account->gid) < 0)
-        child_fail(c, SPAWN_USER, errno);
-    syscall(SYS_setfsuid, account->uid);
+    long r = sp_raw(SYS_setgroups, account->group_count, account->groups);
+    if (r >= 0)
+        r = sp_raw(SYS_setresgid, account->gid, account->gid, account->gid);
+    if (r < 0)
+        child_fail(c, SPAWN_USER, (int)-r);
+    sp_raw(SYS_setfsuid, account->uid);
 }
 
 /* The last thing before execve: a process of the same user may stop us from here on. */
 IN_CHILD static void child_user(struct child *c)
 {
     uid_t uid = c->request->account->uid;
-    if (syscall(SYS_setresuid, uid, uid, uid) < 0)
-        child_fail(c, SPAWN_USER, errno);
+    long r = sp_raw(SYS_setresuid, uid, uid, uid);
+    if (r < 0)
+        child_fail(c, SPAWN_USER, (int)-r);
 }
 
 /* The launcher's filter lets the agent use clone3, which cannot be filtered by its flags, because
@@ -108,14 +114,15 @@ IN_CHILD static void child_deny_clone3(struct child *c)
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (ENOSYS & SECCOMP_RET_DATA)),
     };
     const struct sock_fprog program = {sizeof code / sizeof code[0], (struct sock_filter *)code};
-    if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) < 0)
-        child_fail(c, SPAWN_SETUP, errno);
+    long r = sp_raw(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program);
+    if (r < 0)
+        child_fail(c, SPAWN_SETUP, (int)-r);
 }
 
 /* Whether a path that execve called missing is there: then its interpreter is what is missing. */
 IN_CHILD static int exec_error(const char *path, int error)
 {
-    if (error == ENOENT && syscall(SYS_faccessat, AT_FDCWD, path, F_OK) == 0)
+    if (error == ENOENT && sp_raw(SYS_faccessat, AT_FDCWD, path, F_OK) == 0)
         return ENOEXEC;
     return error;
 }
@@ -130,8 +137,8 @@ IN_CHILD static _Noreturn void child_exec(struct child *c)
     for (; name[name_len]; name_len++)
         slash |= name[name_len] == '/';
     if (slash) {
-        syscall(SYS_execve, name, plan->argv, plan->envp);
-        child_fail(c, SPAWN_EXEC, exec_error(name, errno));
+        long r = sp_raw(SYS_execve, name, plan->argv, plan->envp);
+        child_fail(c, SPAWN_EXEC, exec_error(name, (int)-r));
     }
     int error = ENOENT;
     const char *dir = plan->path ? plan->path : EXEC_DEFAULT_PATH;
@@ -148,8 +155,8 @@ IN_CHILD static _Noreturn void child_exec(struct child *c)
                 c->candidate[at++] = '/';
             for (size_t i = 0; i <= name_len; i++)
                 c->candidate[at++] = name[i];
-            syscall(SYS_execve, c->candidate, plan->argv, plan->envp);
-            int failed = exec_error(c->candidate, errno);
+            long r = sp_raw(SYS_execve, c->candidate, plan->argv, plan->envp);
+            int failed = exec_error(c->candidate, (int)-r);
             if (failed == EACCES || failed == ENOEXEC)
                 error = failed; /* found, but cannot be run: go on looking */
             else if (failed != ENOENT && failed != ENOTDIR && failed != ELOOP &&
@@ -161,7 +168,7 @@ IN_CHILD static _Noreturn void child_exec(struct child *c)
     child_fail(c, SPAWN_EXEC, error);
 }
 
-IN_CHILD static int child_main(void *argument)
+IN_CHILD static void child_run(void *argument)
 {
     struct child *c = argument;
     const struct spawn_request *request = c->request;
@@ -169,59 +176,27 @@ IN_CHILD static int child_main(void *argument)
         child_write_file(request->group_fd, "cgroup.procs", "0");
     if (request->reset_oom)
         child_write_file(AT_FDCWD, "/proc/self/oom_score_adj", "0");
-    if (syscall(SYS_setsid) < 0)
-        child_fail(c, SPAWN_SETUP, errno);
-    for (int i = 0; i < 3; i++) { /* the copies lose close-on-exec */
-        if (syscall(SYS_dup3, request->fds[i], i, 0) < 0)
-            child_fail(c, SPAWN_SETUP, errno);
-    }
-    if (request->terminal && syscall(SYS_ioctl, 0, TIOCSCTTY, 0) < 0)
-        child_fail(c, SPAWN_SETUP, errno);
+    long r = sp_raw(SYS_setsid);
+    for (int i = 0; i < 3 && r >= 0; i++) /* the copies lose close-on-exec */
+        r = sp_raw(SYS_dup3, request->fds[i], i, 0);
+    if (r >= 0 && request->terminal)
+        r = sp_raw(SYS_ioctl, 0, TIOCSCTTY, 0);
+    if (r < 0)
+        child_fail(c, SPAWN_SETUP, (int)-r);
     child_signals();
     child_groups(c);
-    if (syscall(SYS_chdir, request->plan->cwd) < 0 &&
-        (!request->plan->cwd_is_home || syscall(SYS_chdir, "/") < 0))
-        child_fail(c, SPAWN_CWD, errno);
-    if (syscall(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
-        child_fail(c, SPAWN_SETUP, errno);
+    r = sp_raw(SYS_chdir, request->plan->cwd);
+    if (r < 0 && request->plan->cwd_is_home)
+        r = sp_raw(SYS_chdir, "/");
+    if (r < 0)
+        child_fail(c, SPAWN_CWD, (int)-r);
+    r = sp_raw(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    if (r < 0)
+        child_fail(c, SPAWN_SETUP, (int)-r);
     if (request->deny_clone3)
         child_deny_clone3(c);
     child_user(c);
     child_exec(c);
-}
-
-/* clone3 with a function to run on the new stack. The child never comes back from it. */
-static long clone3_run(struct clone3_args *args, int (*run)(void *), void *argument)
-{
-#if defined(__x86_64__)
-    register long result __asm__("rax") = SYS_clone3;
-    register struct clone3_args *first __asm__("rdi") = args;
-    register unsigned long size __asm__("rsi") = sizeof *args;
-    register int (*function)(void *) __asm__("r12") = run;
-    register void *value __asm__("r13") = argument;
-    __asm__ volatile("syscall\n\t"
-                     "test %%rax, %%rax\n\t"
-                     "jnz 1f\n\t"
-                     "xor %%ebp, %%ebp\n\t"
-                     "mov %%r13, %%rdi\n\t"
-                     "call *%%r12\n\t"
-                     "hlt\n\t"
-                     "1:"
-                     : "+r"(result)
-                     : "r"(first), "r"(size), "r"(function), "r"(value)
-                     : "rcx", "r11", "memory");
-    if (result < 0) {
-        errno = (int)-result;
-        return -1;
-    }
-    return result;
-#else
-    (void)args;
-    (void)run;
-    (void)argument;
-    errno = ENOSYS;
-    return -1;
-#endif
 }
 
 void signals_reset(void)
@@ -231,6 +206,13 @@ void signals_reset(void)
     const unsigned long action[4] = {0};
     for (int i = 1; i <= 64; i++)
         syscall(SYS_rt_sigaction, i, action, NULL, SIGNAL_SET_BYTES);
+}
+
+/* The same for clone(3) of libc. */
+IN_CHILD static int child_main(void *argument)
+{
+    child_run(argument);
+    return 127;
 }
 
 static pid_t clone_child(struct child *c, uint8_t *stack)
@@ -244,9 +226,13 @@ static pid_t clone_child(struct child *c, uint8_t *stack)
         .stack_size = STACK_BYTES,
         .cgroup = group_fd >= 0 ? (uint64_t)group_fd : 0,
     };
-    long pid = clone3_run(&args, child_main, c);
-    if (pid > 0 || errno == EAGAIN || errno == ENOMEM)
+    long pid = sp_raw_clone3(&args, sizeof args, child_run, c);
+    if (pid > 0)
         return (pid_t)pid;
+    if (pid == -EAGAIN || pid == -ENOMEM) {
+        errno = (int)-pid;
+        return -1;
+    }
     /* An old kernel, a filter that hides clone3, or a group that takes no process. */
     c->by_clone = true;
     return clone(child_main, stack + STACK_BYTES, CLONE_VM | CLONE_CHILD_CLEARTID | SIGCHLD, c, NULL,
@@ -261,8 +247,7 @@ static bool wait_gone(struct child *c, pid_t pid)
     uint64_t until_us = agent_clock_us() + EXEC_DEADLINE_MS * 1000ull;
     while (c->alive) {
         /* Not FUTEX_PRIVATE: the kernel's wake at the end of a task is not private either. */
-        if (syscall(SYS_futex, &c->alive, FUTEX_WAIT, 1, &step, NULL, 0) < 0 &&
-            errno == ETIMEDOUT && c->alive) {
+        if (sp_raw(SYS_futex, &c->alive, FUTEX_WAIT, 1, &step) == -ETIMEDOUT && c->alive) {
             if (agent_clock_us() >= until_us)
                 return false;
             kill(pid, SIGCONT);

@@ -33,7 +33,7 @@ struct spawn_result {
     int error;              /* errno; 0: the program runs */
 };
 
-/* Blocks until the program runs or has failed, 10 seconds at most. After a failure the child, if
+/* Blocks until the program runs or has failed, 60 seconds at most. After a failure the child, if
  * there was one (pid > 0), still has to be reaped. *block is the memory of the child's stack, kept
  * by the caller from one call to the next; NULL at first. */
 struct spawn_result spawn_child(void **block, const struct spawn_request *request);

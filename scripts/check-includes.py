@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks the rules of the tree that a compiler does not (ARCHITECTURE.md, CONTRIBUTING.md).
 
-* A folder of src/ includes only itself and folders before it in LAYERS; agent/ takes only the two codecs of src/wire.
+* A folder of src/ includes only itself and folders before it in LAYERS; agent/ takes only the two codecs of src/wire and os/raw_syscall.h.
 * No .c or .h file has more than 600 lines, and none is a grab bag by name.
 * No banned function is called, and no tab or trailing blank is in the sources.
 
@@ -13,7 +13,7 @@ import re
 import sys
 
 LAYERS = ["base", "os", "wire", "http", "model", "store", "disk", "driver", "node", "control", "api", "cli", "main"]
-AGENT_MAY_INCLUDE = {"wire/agent_frame.h", "wire/agent_msg.h"}
+AGENT_MAY_INCLUDE = {"wire/agent_frame.h", "wire/agent_msg.h", "os/raw_syscall.h"}
 MAX_LINES = 600
 GRAB_BAGS = re.compile(r"^(utils?|helpers?|common|misc|stuff|tools?|funcs?|lib)\.[ch]$|_(utils?|helpers?|misc)\.[ch]$")
 BANNED = "strcpy strcat sprintf vsprintf strtok atoi atol atof gets system popen alloca mktemp tmpnam".split()

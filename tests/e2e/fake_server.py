@@ -77,6 +77,7 @@ class FakeServer:
         self.builds = {}     # id -> list of reports
         self.calls = []
         self.refuse = False
+        self.deleted_templates = []
         self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.http.daemon_threads = True
         self.http.fake = self
@@ -98,7 +99,7 @@ class FakeServer:
             if path == "/worker/v1/register":
                 self.registered.append(body)
                 self.lock.notify_all()
-                return 200, {"lease_ms": 15000}
+                return 200, {"lease_ms": 15000, "deleted_templates": self.deleted_templates}
             if path == "/worker/v1/desired":
                 return 200, self._desired(int(query["after"]), int(query["wait_ms"]))
             if path == "/worker/v1/desired_of":

@@ -336,6 +336,13 @@ def test_environment(agent, link):
     assert b"PATH=/usr/local/sbin:" in link.run("t", ["env"])[0]
 
 
+def test_long_search_while_the_agent_waits(link):
+    """The child and the waiting agent share one memory: an errno of the agent's own must not be taken for execve's."""
+    path = "PATH=" + ":".join(["/x"] * 15000 + ["/bin"])
+    for i in range(10):
+        assert link.run(f"long{i}", ["true"], env=[path])[2].exit_code == 0
+
+
 def test_user_and_directory(agent, link):
     script = "id -u; id -G; pwd; grep -E '^(NoNewPrivs|SigBlk|SigIgn|Seccomp):' /proc/self/status"
     out = link.run("s", ["sh", "-c", script], user="user")[0].decode().split()

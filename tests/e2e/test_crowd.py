@@ -8,11 +8,14 @@ import pytest
 @pytest.mark.slow
 def test_fifty_creates_at_once(api, tier):
     with concurrent.futures.ThreadPoolExecutor(50) as pool:
-        boxes = [f.result() for f in [pool.submit(api.create, 300, isolation=tier) for _ in range(50)]]
-        assert len({b["id"] for b in boxes}) == 50
-        outputs = list(pool.map(lambda b: api.exec(b["id"], "echo", b["id"])["stdout"].strip(), boxes))
-        assert outputs == [b["id"] for b in boxes]
-        list(pool.map(lambda b: api.delete(b["id"], wait=300), boxes))
+        try:
+            boxes = [f.result() for f in [pool.submit(api.create, 300, isolation=tier) for _ in range(50)]]
+            assert len({b["id"] for b in boxes}) == 50
+            outputs = list(pool.map(lambda b: api.exec(b["id"], "echo", b["id"])["stdout"].strip(), boxes))
+            assert outputs == [b["id"] for b in boxes]
+        finally:
+            live = api.get("/v1/sandboxes?limit=100")["items"]
+            list(pool.map(lambda b: api.delete(b["id"], wait=300), live))
     assert api.get("/v1/sandboxes")["items"] == []
 
 
