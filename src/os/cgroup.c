@@ -110,6 +110,14 @@ bool sp_cgroup_create(struct sp_cgroup *cgroup, const struct sp_cgroup_limits *l
             return false;
         }
     }
+    /* The installation's group is there without controllers when its maker died or failed half-way.
+     */
+    if (all->kind == SP_CGROUP_V2) {
+        g_autofree char *dir = dir_in(cgroup, all->v2);
+        g_autofree char *file = g_build_filename(dir, "memory.max", NULL);
+        if (access(file, F_OK) < 0 && !sp_cgroups_ensure_root(all, error))
+            return false;
+    }
     return all->kind == SP_CGROUP_V2 ? limit_v2(cgroup, limits, error)
                                      : limit_v1(cgroup, limits, error);
 }

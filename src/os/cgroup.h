@@ -55,8 +55,11 @@ struct sp_cgroup_attach {
 };
 
 /* Finds the layout. mount_point NULL: /sys/fs/cgroup. root: name of the installation's group, made
- * at the first sp_cgroup_create(). Fails with SP_ERROR_UNSUPPORTED, reason in words, when memory,
- * pids or cpu cannot be limited. */
+ * at the first sp_cgroup_create() at the top of each hierarchy (on a host beside system.slice, so
+ * that a service manager which stops the daemons leaves sandboxes alone). No process is moved for
+ * that on a host. In a container whose processes are all in its top group, they move to
+ * <root>-others there, because cgroup v2 wants it so. Fails with SP_ERROR_UNSUPPORTED, reason in
+ * words, when memory, pids or cpu cannot be limited. */
 struct sp_cgroups *sp_cgroups_open(const char *mount_point, const char *root, GError **error);
 /* For unit tests: `folder` holds plain files instead of a cgroup file system. */
 struct sp_cgroups *sp_cgroups_open_fake(const char *folder, const char *root, GError **error);

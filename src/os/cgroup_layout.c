@@ -68,8 +68,7 @@ int64_t sp_cgroup_read_number(const char *dir, const char *file, const char *key
     return end == at ? fallback : value;
 }
 
-/* Whether text, a list separated by blanks, holds word. */
-static bool has_word(const char *text, const char *word)
+bool sp_cgroup_has_word(const char *text, const char *word)
 {
     g_auto(GStrv) words = g_strsplit_set(text, " \n", -1);
     return g_strv_contains((const char *const *)words, word);
@@ -105,7 +104,7 @@ static bool detect_v2(struct sp_cgroups *cgroups, const char *mount, GError **er
     if (!controllers)
         return false;
     for (const char *const *c = (const char *const[]){"memory", "pids", "cpu", NULL}; *c; c++) {
-        if (!has_word(controllers, *c)) {
+        if (!sp_cgroup_has_word(controllers, *c)) {
             g_set_error(error, SP_ERROR, SP_ERROR_UNSUPPORTED,
                         "cgroup v2 at %s has no %s controller (it has: %s)", mount, *c,
                         g_strchomp(controllers));
@@ -195,55 +194,6 @@ const char *sp_cgroups_kind_name(const struct sp_cgroups *cgroups)
 {
     static const char *const names[] = {"cgroup v2", "cgroup v1 and v2", "cgroup v1"};
     return names[cgroups->kind];
-}
-
-/* A cgroup that holds processes cannot give controllers to those below (EBUSY; "No Internal Process
- * Constraint" of cgroup-v2.rst). At the top of a container's cgroup namespace that is the usual
- * case: its processes move to a group beside ours. */
-static bool move_others(const struct sp_cgroups *cgroups, GError **error)
-{
-    g_autofree char *name = g_strconcat(cgroups->root, "-others", NULL);
-    g_autofree char *others = g_build_filename(cgroups->v2, name, NULL);
-    if (mkdir(others, 0755) < 0 && errno != EEXIST) {
-        sp_error_set_errno(error, SP_ERROR_INTERNAL, errno, "mkdir %s", others);
-        return false;
-    }
-    g_autofree char *procs = sp_cgroup_read(cgroups->v2, "cgroup.procs", error);
-    if (!procs)
-        return false;
-    g_auto(GStrv) pids = g_strsplit(procs, "\n", -1);
-    for (char **pid = pids; *pid; pid++)
-        if (**pid) /* one that has just ended is no matter */
-            sp_cgroup_write(cgroups, others, "cgroup.procs", *pid, true, NULL);
-    return true;
-}
-
-static bool enable_controllers(const struct sp_cgroups *cgroups, const char *dir, GError **error)
-{
-    g_autofree char *enabled = sp_cgroup_read(dir, "cgroup.subtree_control", NULL);
-    if (enabled && has_word(enabled, "memory") && has_word(enabled, "pids") &&
-        has_word(enabled, "cpu"))
-        return true;
-    return sp_cgroup_write(cgroups, dir, "cgroup.subtree_control", "+memory +pids +cpu", false,
-                           error);
-}
-
-bool sp_cgroups_ensure_root(const struct sp_cgroups *cgroups, GError **error)
-{
-    for (unsigned i = 0; i < cgroups->n_hierarchies; i++) {
-        g_autofree char *dir = g_build_filename(cgroups->hierarchies[i], cgroups->root, NULL);
-        if (mkdir(dir, 0755) < 0 && errno != EEXIST) {
-            sp_error_set_errno(error, SP_ERROR_INTERNAL, errno, "mkdir %s", dir);
-            return false;
-        }
-    }
-    if (cgroups->kind != SP_CGROUP_V2)
-        return true;
-    g_autofree char *dir = g_build_filename(cgroups->v2, cgroups->root, NULL);
-    if (!enable_controllers(cgroups, cgroups->v2, NULL) &&
-        (!move_others(cgroups, error) || !enable_controllers(cgroups, cgroups->v2, error)))
-        return false;
-    return enable_controllers(cgroups, dir, error);
 }
 
 /* Removes what is below dir (directories; in a fake, the files too). */

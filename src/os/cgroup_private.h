@@ -1,4 +1,4 @@
-/* Shared by cgroup_layout.c and cgroup.c only. */
+/* Shared by cgroup_layout.c, cgroup_top.c and cgroup.c only. */
 #pragma once
 
 #include "os/cgroup.h"
@@ -28,7 +28,11 @@ char *sp_cgroup_read(const char *dir, const char *file, GError **error);
 /* The number behind "key " on its line, or of the whole file for key NULL; fallback if there is
  * none. */
 int64_t sp_cgroup_read_number(const char *dir, const char *file, const char *key, int64_t fallback);
-/* Makes the installation's group in every hierarchy, with controllers enabled for those below. */
+/* Whether text, a list separated by blanks, holds word. */
+bool sp_cgroup_has_word(const char *text, const char *word);
+/* Makes the installation's group in every hierarchy, with controllers enabled for those below
+ * (cgroup_top.c). Moves nobody on a host. SP_ERROR_UNSUPPORTED when processes that are not ours
+ * would have to move. */
 bool sp_cgroups_ensure_root(const struct sp_cgroups *cgroups, GError **error);
 /* Removes a directory of a hierarchy with those below it; EBUSY is retried until the time
  * (sp_time_monotonic_ms). True when it is gone. */

@@ -179,6 +179,42 @@ static void test_v2_without_a_controller(struct fixture *f, gconstpointer data)
     g_assert_nonnull(strstr(error->message, "pids"));
 }
 
+/* A top group that holds a process and cannot hand out controllers: the fake's file for that is a
+ * directory. */
+static void refuse_busy_top(struct fixture *f, gint code)
+{
+    g_autoptr(GError) error = NULL;
+    struct sp_cgroups *cgroups = open_fake(f, SP_CGROUP_V2);
+    struct sp_cgroup *group = sp_cgroup_new(cgroups, "g");
+    g_assert_false(sp_cgroup_create(group, &limits, &error));
+    g_assert_error(error, SP_ERROR, code);
+    sp_cgroup_free(group);
+    sp_cgroups_free(cgroups);
+}
+
+static void test_v2_busy_top(struct fixture *f, gconstpointer data)
+{
+    make_v2(f);
+    put(f, "cgroup.subtree_control/is", "a directory");
+    g_autofree char *both = g_strdup_printf("%d\n1\n", (int)getpid());
+    g_autofree char *own = g_strdup_printf("%d", (int)getpid());
+    /* The root of all: nobody moves. */
+    put(f, "cgroup.procs", own);
+    refuse_busy_top(f, SP_ERROR_INTERNAL);
+    expect(f, "root-others/cgroup.procs", NULL);
+    /* The top of a delegated part: not when there is a process of someone else. */
+    put(f, "cgroup.type", "domain\n");
+    put(f, "cgroup.procs", both);
+    refuse_busy_top(f, SP_ERROR_UNSUPPORTED);
+    put(f, "cgroup.procs", "0\n");
+    refuse_busy_top(f, SP_ERROR_UNSUPPORTED);
+    expect(f, "root-others/cgroup.procs", NULL);
+    /* Our own does. */
+    put(f, "cgroup.procs", own);
+    refuse_busy_top(f, SP_ERROR_INTERNAL); /* the fake's stays listed */
+    expect(f, "root-others/cgroup.procs", own);
+}
+
 static void test_hybrid(struct fixture *f, gconstpointer data)
 {
     make_hybrid(f);
@@ -317,6 +353,7 @@ int main(int argc, char **argv)
 #define ADD(name, function) g_test_add(name, struct fixture, NULL, set_up, function, tear_down)
     ADD("/cgroup/v2", test_v2);
     ADD("/cgroup/v2_without_a_controller", test_v2_without_a_controller);
+    ADD("/cgroup/v2_busy_top", test_v2_busy_top);
     ADD("/cgroup/hybrid", test_hybrid);
     ADD("/cgroup/v1", test_v1);
     ADD("/cgroup/nothing", test_nothing_mounted);
