@@ -64,8 +64,17 @@ int sp_mount_clone(int dirfd, const char *path, bool recursive, GError **error)
     unsigned flags = SP_OPEN_TREE_CLONE | O_CLOEXEC | (recursive ? 0x8000u /* AT_RECURSIVE */ : 0) |
                      (*path ? 0 : AT_EMPTY_PATH);
     int fd = (int)syscall(SYS_open_tree, dirfd, path, flags);
-    if (fd < 0)
+    if (fd < 0) {
         sp_error_set_errno(error, SP_ERROR_INTERNAL, errno, "open_tree \"%s\"", path);
+        return -1;
+    }
+    struct sp_mount_attr a = {.propagation = MS_PRIVATE};
+    unsigned set = AT_EMPTY_PATH | (recursive ? 0x8000u : 0);
+    if (syscall(SYS_mount_setattr, fd, "", set, &a, sizeof a) < 0) {
+        sp_error_set_errno(error, SP_ERROR_INTERNAL, errno, "mount_setattr \"%s\"", path);
+        close(fd);
+        return -1;
+    }
     return fd;
 }
 

@@ -34,7 +34,9 @@ int sp_mount_new(const char *type, const char *const *options, unsigned attr, GE
 /* Whether the kernel has this file system (its module may be loaded by the question). */
 bool sp_mount_supported(const char *type);
 /* A detached copy of the mount at dirfd/path (only that mount, or all below with recursive). path
- * "" means dirfd itself. A copy of a detached mount needs Linux 6.15. -1 on failure. */
+ * "" means dirfd itself. It is private: the copy of a shared mount (on most hosts all are) would be
+ * its peer, and what is mounted on one, in any sandbox, would appear on all. A copy of a detached
+ * mount needs Linux 6.15. -1 on failure. */
 int sp_mount_clone(int dirfd, const char *path, bool recursive, GError **error);
 /* Adds attributes to a mount; with SP_ATTR_IDMAP its ids are seen through userns_fd. */
 bool sp_mount_set(int mount_fd, unsigned attr, int userns_fd, GError **error);

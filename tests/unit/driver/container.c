@@ -260,6 +260,8 @@ static void test_mountinfo_tells_nothing(struct fixture *f, gconstpointer data)
     g_assert_null(strstr(info, "var/tmp"));
     g_assert_null(strstr(info, box.id));
     g_assert_null(strstr(info, "/sys/fs"));
+    /* Nothing that is mounted inside comes out or into another, whatever the host's are. */
+    g_assert_null(strstr(info, " shared:"));
     g_assert_nonnull(strstr(info, " /sys /proc/sys ro,"));
     g_assert_nonnull(strstr(info, " / /dev ro,"));
     g_assert_nonnull(strstr(info, "lowerdir=/proc/self/fd/"));
@@ -322,6 +324,8 @@ static void test_two_are_apart_and_all_processes_end(struct fixture *f, gconstpo
     create(f, &b, 8);
     expect(f, &a, "write /tmp/x", "/tmp/x ok\n");
     expect(f, &b, "cat /tmp/x", "/tmp/x ENOENT\n");
+    expect(f, &a, "write /dev/shm/x", "/dev/shm/x ok\n");
+    expect(f, &b, "cat /dev/shm/x", "/dev/shm/x ENOENT\n");
     expect(f, &a, "daemonize", "ok\n");
     destroy(f, &a);
     expect(f, &b, "status", "0 0 1 inner\n");

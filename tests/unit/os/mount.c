@@ -4,6 +4,7 @@
 #include <glib.h>
 #include <glib/gstdio.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -37,6 +38,35 @@ static void test_detached(void)
     g_assert_cmpint(rmdir(dir), ==, 0);
 }
 
+/* What is mounted on a shared mount, as most hosts have them, does not come into a copy. */
+static void test_copy_is_private(void)
+{
+    g_autoptr(GError) error = NULL;
+    const char *const options[] = {"source", "t", "size", "64k", NULL};
+    g_autofree char *one = g_dir_make_tmp("space-mount-XXXXXX", NULL);
+    g_autofree char *two = g_dir_make_tmp("space-mount-XXXXXX", NULL);
+    g_autofree char *below_one = g_build_filename(one, "below", NULL);
+    g_autofree char *below_two = g_build_filename(two, "below", NULL);
+    int fd = sp_mount_new("tmpfs", options, 0, &error);
+    g_assert_true(sp_mount_attach(fd, one, &error));
+    g_assert_cmpint(mkdir(below_one, 0755), ==, 0);
+    g_assert_cmpint(mount(NULL, one, NULL, MS_SHARED, NULL), ==, 0);
+    int copy = sp_mount_clone(AT_FDCWD, one, false, &error);
+    g_assert_true(sp_mount_attach(copy, two, &error));
+    int more = sp_mount_new("tmpfs", options, 0, &error);
+    g_assert_true(sp_mount_attach(more, below_two, &error));
+    g_assert_no_error(error);
+    g_assert_true(sp_mount_is_point(below_two));
+    g_assert_false(sp_mount_is_point(below_one));
+    close(more);
+    close(copy);
+    close(fd);
+    g_assert_true(sp_mount_detach(two, &error));
+    g_assert_true(sp_mount_detach(one, &error));
+    g_assert_cmpint(rmdir(two), ==, 0);
+    g_assert_cmpint(rmdir(one), ==, 0);
+}
+
 static void test_errors_explain(void)
 {
     g_autoptr(GError) error = NULL;
@@ -59,6 +89,7 @@ int main(int argc, char **argv)
         return 0;
     }
     g_test_add_func("/mount/detached", test_detached);
+    g_test_add_func("/mount/copy_is_private", test_copy_is_private);
     g_test_add_func("/mount/errors_explain", test_errors_explain);
     return g_test_run();
 }
