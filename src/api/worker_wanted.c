@@ -42,6 +42,22 @@ static void keep_known_tiers(struct sp_store *store, const char *node, json_t *t
     sp_node_row_free(before);
 }
 
+/* The templates of the node that nobody wants any more. An error is no reason to refuse the node. */
+static json_t *deleted_templates(struct sp_store *store, json_t *templates)
+{
+    g_autoptr(GStrvBuilder) builder = g_strv_builder_new();
+    json_t *item;
+    size_t i;
+    json_array_foreach(templates, i, item)
+    {
+        if (json_is_string(item) && sp_digest_valid(json_string_value(item)))
+            g_strv_builder_add(builder, json_string_value(item));
+    }
+    g_auto(GStrv) digests = g_strv_builder_end(builder);
+    g_auto(GStrv) deleted = sp_store_templates_deleted(store, digests, NULL);
+    return sp_json_from_strv(deleted);
+}
+
 bool sp_api_worker_register(struct sp_api_call *call, GError **error)
 {
     int64_t protocol;
@@ -81,6 +97,8 @@ bool sp_api_worker_register(struct sp_api_call *call, GError **error)
         return false;
     json_t *answer = json_object();
     json_object_set_new(answer, "lease_ms", json_integer(LEASE_MS));
+    json_object_set_new(answer, "deleted_templates",
+                        deleted_templates(call->api->store, templates));
     sp_api_reply(call, 200, answer);
     return true;
 }

@@ -59,6 +59,10 @@ struct sp_driver_ops {
                     const struct sp_shape *shape, sp_progress_fn progress, void *user,
                     GError **error);
 
+    /* Lets go of what prepare() and create() keep for a template (a mount, open boot images), which is
+     * about to be removed and which no sandbox uses. On failure it should stay. NULL: nothing is kept. */
+    bool (*forget_template)(struct sp_driver *driver, const char *template_dir, GError **error);
+
     /* Makes and starts the sandbox: when it returns, connect_agent() works. On failure nothing is left.
      * The caller frees the instance with instance_free(). step may be NULL. */
     struct sp_instance *(*create)(struct sp_driver *driver, const struct sp_driver_spec *spec,

@@ -22,7 +22,9 @@ struct sp_builds {
     GMutex lock;
     GCond changed;
     GHashTable *known; /* id → GCancellable while it runs, NULL afterwards */
-    unsigned running;
+    unsigned running; /* builds, and who holds them */
+    unsigned started;
+    bool held;
     bool stopping;
 };
 
@@ -197,10 +199,19 @@ static json_t *run(struct build *build)
     return success(digest, template_dir);
 }
 
+static void await_release(struct sp_builds *builds)
+{
+    g_mutex_lock(&builds->lock);
+    while (builds->held && !builds->stopping)
+        g_cond_wait(&builds->changed, &builds->lock);
+    g_mutex_unlock(&builds->lock);
+}
+
 static void *build_thread(void *data)
 {
     struct build *build = data;
     struct sp_builds *builds = build->builds;
+    await_release(builds);
     build->log = sp_build_log_new(builds->node, build->id, build->cancellable);
     json_t *end = run(build);
     g_autofree char *rest = sp_build_log_free(build->log);
@@ -238,6 +249,7 @@ static void start_locked(struct sp_builds *builds, json_t *row)
     build->cancellable = g_cancellable_new();
     g_hash_table_insert(builds->known, g_strdup(id), build->cancellable);
     builds->running++;
+    builds->started++;
     g_thread_unref(g_thread_new("build", build_thread, build));
 }
 
@@ -247,6 +259,35 @@ void sp_builds_want(struct sp_builds *builds, json_t *list)
     json_t *row;
     g_mutex_lock(&builds->lock);
     json_array_foreach(list, i, row) start_locked(builds, row);
+    g_mutex_unlock(&builds->lock);
+}
+
+unsigned sp_builds_started(struct sp_builds *builds)
+{
+    g_mutex_lock(&builds->lock);
+    unsigned started = builds->started;
+    g_mutex_unlock(&builds->lock);
+    return started;
+}
+
+bool sp_builds_hold(struct sp_builds *builds, unsigned started)
+{
+    g_mutex_lock(&builds->lock);
+    bool free_now = builds->running == 0 && builds->started == started && !builds->stopping;
+    if (free_now) {
+        builds->held = true;
+        builds->running++;
+    }
+    g_mutex_unlock(&builds->lock);
+    return free_now;
+}
+
+void sp_builds_release(struct sp_builds *builds)
+{
+    g_mutex_lock(&builds->lock);
+    builds->held = false;
+    builds->running--;
+    g_cond_broadcast(&builds->changed);
     g_mutex_unlock(&builds->lock);
 }
 

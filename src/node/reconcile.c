@@ -10,6 +10,7 @@
 #include "node/builds.h"
 #include "node/lifecycle.h"
 #include "node/reconcile_private.h"
+#include "node/template_drop.h"
 #include "node/upstream.h"
 
 #define POLL_WAIT_MS 20000
@@ -156,13 +157,15 @@ static void *heartbeat_thread(void *data)
     bool was_fine = true;
     while (!is_stopping(reconciler)) {
         g_autoptr(GError) error = NULL;
-        int64_t lease_ms;
-        bool fine = sp_upstream_register(reconciler->node, &lease_ms, &error);
+        unsigned builds = sp_builds_started(reconciler->node->builds);
+        g_autoptr(json_t) answer = sp_upstream_register(reconciler->node, &error);
+        bool fine = answer != NULL;
         if (!fine && was_fine && !is_stopping(reconciler))
             sp_log_error("the server does not take the registration", error, NULL);
         if (fine && !was_fine)
             sp_log(SP_LOG_INFO, "registered with the server again", NULL);
         was_fine = fine;
+        sp_template_drop(reconciler->node, json_object_get(answer, "deleted_templates"), builds);
         pause_ms(reconciler, fine ? HEARTBEAT_MS : HEARTBEAT_MS / 10, fine);
     }
     return NULL;

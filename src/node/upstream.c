@@ -32,7 +32,7 @@ static json_t *templates(struct sp_node *node)
     return sp_json_from_strv(digests);
 }
 
-bool sp_upstream_register(struct sp_node *node, int64_t *ret_lease_ms, GError **error)
+json_t *sp_upstream_register(struct sp_node *node, GError **error)
 {
     g_auto(GStrv) ids = sp_table_ids(node->table);
     g_autoptr(json_t) body = json_object();
@@ -44,12 +44,7 @@ bool sp_upstream_register(struct sp_node *node, int64_t *ret_lease_ms, GError **
     json_object_set_new(body, "templates", templates(node));
     json_object_set_new(body, "sandboxes", sp_json_from_strv(ids));
     json_t *answer;
-    if (!post(node, "/worker/v1/register", body, &answer, error))
-        return false;
-    json_int_t lease = json_integer_value(json_object_get(answer, "lease_ms"));
-    *ret_lease_ms = lease > 0 ? lease : 15000;
-    json_decref(answer);
-    return true;
+    return post(node, "/worker/v1/register", body, &answer, error) ? answer : NULL;
 }
 
 static bool stop_asked(void *user)

@@ -7,8 +7,8 @@
 
 #include "node/node.h"
 
-/* Register and heartbeat; *ret_lease_ms gets what the server grants. */
-bool sp_upstream_register(struct sp_node *node, int64_t *ret_lease_ms, GError **error);
+/* Register and heartbeat. The server's answer {lease_ms, deleted_templates}; caller owns. */
+json_t *sp_upstream_register(struct sp_node *node, GError **error);
 /* The long poll: changed rows after a revision; ends at once when the worker stops. Caller owns. */
 json_t *sp_upstream_desired(struct sp_node *node, int64_t after, int wait_ms, GError **error);
 /* What the server knows of these ids: {"sandboxes":[…]}. Caller owns. */

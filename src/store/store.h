@@ -256,6 +256,10 @@ GPtrArray *sp_store_template_list(struct sp_store *store, const char *after_ref,
  * SP_ERROR_FAILED_PRECONDITION when sandboxes that are not deleted use an image that would go. */
 bool sp_store_template_delete(struct sp_store *store, const struct sp_template_ref *ref,
                               const struct sp_idempotency *idem, GError **error);
+/* Those of the digests ("sha256:…") whose template was built here and has been deleted since: of no
+ * use to any sandbox that is not deleted, nor to a build under way. A digest that was never heard of is
+ * not deleted. Free with g_strfreev(). */
+char **sp_store_templates_deleted(struct sp_store *store, char *const *digests, GError **error);
 /* Build and operation in one transaction. ret->resource_id is the build's id. */
 bool sp_store_build_create(struct sp_store *store, const char *tenant, const char *node,
                            const struct sp_template_request *request,

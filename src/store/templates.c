@@ -108,6 +108,31 @@ static bool drop_image(struct sp_db_tx *tx, const char *digest, GError **error)
     return sp_db_run(tx, NULL, error, "DELETE FROM template_images WHERE digest = $1", "t", digest);
 }
 
+/* The row of a build that succeeded stays as long as the database: it is the proof that the image was
+ * known once. */
+#define DELETED                                                                                    \
+    "SELECT COUNT(*) FROM builds b WHERE b.digest = $1 AND b.state = 'succeeded'"                  \
+    " AND NOT EXISTS (SELECT 1 FROM template_images i WHERE i.digest = $1)"                        \
+    " AND NOT EXISTS (SELECT 1 FROM sandboxes s WHERE s.template_digest = $1"                      \
+    " AND s.state <> 'deleted')"                                                                   \
+    " AND NOT EXISTS (SELECT 1 FROM builds p WHERE p.state IN ('pending', 'running'))"
+
+char **sp_store_templates_deleted(struct sp_store *store, char *const *digests, GError **error)
+{
+    g_autoptr(GStrvBuilder) deleted = g_strv_builder_new();
+    SP_DB_TX_AUTO *tx = sp_db_begin(store->db, SP_DB_READ, error);
+    if (!tx)
+        return NULL;
+    for (; *digests; digests++) {
+        int64_t builds;
+        if (!count(tx, DELETED, *digests, &builds, error))
+            return NULL;
+        if (builds > 0)
+            g_strv_builder_add(deleted, *digests);
+    }
+    return g_strv_builder_end(deleted);
+}
+
 bool sp_store_template_delete(struct sp_store *store, const struct sp_template_ref *ref,
                               const struct sp_idempotency *idem, GError **error)
 {

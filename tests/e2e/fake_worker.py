@@ -121,6 +121,7 @@ class FakeWorker:
         self.node = node
         self.instance = secrets.token_hex(8)
         self.templates = [DIGEST]
+        self.build_digest = DIGEST
         self.tiers = [{"tier": "container", "available": True, "detail": "fake"},
                       {"tier": "microvm", "available": True, "detail": "tcg"},
                       {"tier": "gvisor", "available": False, "detail": "runsc is not installed"}]
@@ -219,7 +220,7 @@ class FakeWorker:
         if self.build_error:
             self.post(path, {"state": "failed", "log": "no\n", "error": self.build_error})
             return
-        self.post(path, {"state": "succeeded", "log": "done\n", "digest": DIGEST, "size_bytes": 4096,
+        self.post(path, {"state": "succeeded", "log": "done\n", "digest": self.build_digest, "size_bytes": 4096,
                          "config": {"user": "user"}})
 
     # --- from the server

@@ -212,6 +212,9 @@ def test_a_report_that_does_not_fit_is_ignored(server, worker):
 
 
 def test_templates(server, worker):
+    worker.build_digest = "sha256:" + "12" * 32
+    worker.templates.append(worker.build_digest)
+    worker.register()
     status, answer, _ = server.request("POST", "/v1/templates", {"name": "data", "tag": "1", "recipe": {"name": "data"}},
                                        headers={"Prefer": "wait=20"})
     assert status == 201 and answer["operation"]["kind"] == "template_build"
@@ -224,6 +227,10 @@ def test_templates(server, worker):
     assert server.call("GET", "/v1/templates/data:1/build-log") == b"unpacking\ndone\n"
     assert server.call("DELETE", "/v1/templates/data:1") == {}
     assert server.request("GET", "/v1/templates/data:1")[0] == 404
+    # The worker is told of what was deleted, and of nothing else.
+    worker.templates = [t["digest"] for t in listed] + ["sha256:" + "00" * 32]
+    assert worker.register()["deleted_templates"] == [by_digest["digest"]]
+    worker.templates, worker.build_digest = worker.templates[1:2], worker.templates[1]
 
     box = server.create()["sandbox"]
     status, answer, _ = server.request("DELETE", "/v1/templates/seed:latest")

@@ -16,6 +16,14 @@ static bool prepare(struct sp_driver *base, const char *template_dir, const stru
     return dev >= 0 && sp_container_seccomp(driver, error) >= 0;
 }
 
+static bool forget_template(struct sp_driver *base, const char *template_dir, GError **error)
+{
+    struct sp_container_driver *driver = (struct sp_container_driver *)base;
+    g_autofree char *hex = g_path_get_basename(template_dir);
+    g_autofree char *digest = g_strconcat("sha256:", hex, NULL);
+    return sp_images_unmount(driver->images, digest, error);
+}
+
 static int pidfd(struct sp_instance *instance)
 {
     return ((struct sp_container *)instance)->pidfd;
@@ -47,6 +55,7 @@ static const struct sp_driver_ops ops = {
     .tier = SP_CONTAINER_TIER,
     .probe = sp_container_probe,
     .prepare = prepare,
+    .forget_template = forget_template,
     .create = sp_container_create,
     .adopt = sp_container_adopt,
     .destroy = sp_container_destroy,

@@ -176,6 +176,19 @@ static gboolean is_gone(gpointer path, gpointer image, gpointer user)
     return !sp_boot_image_exists(path);
 }
 
+static gboolean is_below(gpointer path, gpointer image, gpointer prefix)
+{
+    return g_str_has_prefix(path, prefix);
+}
+
+void sp_boot_store_forget(struct sp_microvm *vm, const char *template_dir)
+{
+    g_autofree char *prefix = g_strconcat(template_dir, "/", NULL);
+    g_mutex_lock(&vm->images_lock);
+    g_hash_table_foreach_remove(vm->images, is_below, prefix);
+    g_mutex_unlock(&vm->images_lock);
+}
+
 /* The open image of this path, or NULL. */
 static struct sp_boot_image *find(struct sp_microvm *vm, const char *path)
 {

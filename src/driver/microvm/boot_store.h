@@ -1,7 +1,7 @@
 /*
  * Boot images in use: verified once, their RAM in one sealed memfd a worker.
  *
- * An image stays open until the driver ends or its directory is gone (the template was deleted).
+ * An image stays open until the driver ends, its template is forgotten or its directory is gone.
  */
 #pragma once
 
@@ -28,4 +28,6 @@ bool sp_boot_store_prepare(struct sp_microvm *vm, const char *template_dir,
  * with sp_boot_image_unref(). */
 struct sp_boot_image *sp_boot_store_get(struct sp_microvm *vm, const char *template_dir,
                                         const struct sp_shape *shape, GError **error);
+/* Closes the images of a template (those in use: with their last user), so that their RAM is free. */
+void sp_boot_store_forget(struct sp_microvm *vm, const char *template_dir);
 void sp_boot_image_unref(struct sp_boot_image *image); /* NULL is fine */

@@ -55,6 +55,12 @@ static bool prepare(struct sp_driver *driver, const char *template_dir,
                                  error);
 }
 
+static bool forget_template(struct sp_driver *driver, const char *template_dir, GError **error)
+{
+    sp_boot_store_forget((struct sp_microvm *)driver, template_dir);
+    return true;
+}
+
 static void driver_free(struct sp_driver *driver)
 {
     struct sp_microvm *vm = (struct sp_microvm *)driver;
@@ -75,6 +81,7 @@ static const struct sp_driver_ops ops = {
     .tier = "microvm",
     .probe = probe,
     .prepare = prepare,
+    .forget_template = forget_template,
     .create = sp_microvm_create,
     .adopt = sp_microvm_adopt,
     .destroy = sp_microvm_destroy,

@@ -103,6 +103,38 @@ static void test_delete(struct fixture *f, gconstpointer data)
     g_assert_error(error, SP_ERROR, SP_ERROR_NOT_FOUND);
 }
 
+static unsigned n_deleted(struct fixture *f)
+{
+    static const char *const digests[] = {
+        "sha256:0000000000000000000000000000000000000000000000000000000000000000", DIGEST, NULL};
+    g_auto(GStrv) deleted = sp_store_templates_deleted(f->store, (char *const *)digests, NULL);
+    g_assert_nonnull(deleted);
+    if (deleted[0])
+        g_assert_cmpstr(deleted[0], ==, DIGEST);
+    return g_strv_length(deleted);
+}
+
+/* Only what was built here and is wanted by nobody any more; never what the server has not heard of. */
+static void test_deleted(struct fixture *f, gconstpointer data)
+{
+    g_assert_cmpuint(n_deleted(f), ==, 0);
+    report(f, build(f, "one").resource_id, SP_OPERATION_SUCCEEDED);
+    g_assert_cmpuint(n_deleted(f), ==, 0);
+    g_assert_true(delete_template(f, "one", NULL));
+    g_assert_cmpuint(n_deleted(f), ==, 1);
+    struct sp_replay made = fixture_create(f, "{}", NULL); /* had found the template before */
+    g_assert_cmpuint(n_deleted(f), ==, 0);
+    char op[SP_ID_MAX];
+    sp_store_sandbox_delete(f->store, NULL, made.resource_id, NULL, NULL, op, NULL);
+    g_assert_cmpuint(n_deleted(f), ==, 0);
+    fixture_report(f, made.resource_id, 2, SP_STATE_DELETED);
+    g_assert_cmpuint(n_deleted(f), ==, 1);
+    struct sp_replay again = build(f, "two"); /* it may give the same image */
+    g_assert_cmpuint(n_deleted(f), ==, 0);
+    report(f, again.resource_id, SP_OPERATION_SUCCEEDED);
+    g_assert_cmpuint(n_deleted(f), ==, 0);
+}
+
 #define ADD(path, fn) g_test_add(path, struct fixture, NULL, fixture_set_up, fn, fixture_tear_down)
 
 int main(int argc, char **argv)
@@ -111,5 +143,6 @@ int main(int argc, char **argv)
     ADD("/templates/build", test_build);
     ADD("/templates/new_instance_fails_running_builds", test_new_instance_fails_running_builds);
     ADD("/templates/delete", test_delete);
+    ADD("/templates/deleted", test_deleted);
     return g_test_run();
 }
