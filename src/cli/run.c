@@ -1,4 +1,7 @@
-/* `space run`: a sandbox for one command. It is deleted on every way out. */
+/*
+ * `space run`: a sandbox for one command. It is deleted on every way out; when we are killed by SIGKILL,
+ * by the server, once it has been idle.
+ */
 #include <stdio.h>
 #include <string.h>
 
@@ -10,6 +13,8 @@
 #include "cli/verbs.h"
 
 #define DELETE_WAIT_S 60
+/* Begins when no command runs: enough for who reads the last output slowly (a pager). */
+#define IDLE_TIMEOUT "10m"
 
 struct run_options {
     struct sp_sandbox_options sandbox; /* first */
@@ -41,6 +46,16 @@ static void delete_after(struct sp_client *api, const char *path)
     if (!answer && !g_error_matches(error, SP_ERROR, SP_ERROR_NOT_FOUND))
         fprintf(stderr, "space: %s could not be deleted: %s\n", path + strlen("/v1/sandboxes/"),
                 error->message);
+}
+
+static json_t *create_body(const struct run_options *o, GError **error)
+{
+    json_t *body = sp_sandbox_options_body(&o->sandbox, false, error);
+    if (body && !o->keep) {
+        json_object_set_new(body, "on_idle", json_string("delete"));
+        json_object_set_new(body, "idle_timeout", json_string(IDLE_TIMEOUT));
+    }
+    return body;
 }
 
 static int run_in(struct sp_client *api, json_t *answer, const struct run_options *o,
@@ -80,7 +95,7 @@ int sp_run_verb(const struct sp_invocation *invocation)
                                         .timeout = o->timeout,
                                         .interactive = o->interactive,
                                         .json = o->sandbox.client.json};
-    g_autoptr(json_t) body = sp_sandbox_options_body(&o->sandbox, false, &error);
+    g_autoptr(json_t) body = create_body(o, &error);
     if (!body || !sp_remote_check(&command, &error))
         return sp_output_error(error);
     g_autoptr(json_t) answer = sp_sandbox_create(

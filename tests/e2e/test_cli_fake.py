@@ -336,6 +336,7 @@ def test_options_of_run_reach_the_api(cli, fake):
                "3s", "--untrusted", "env", "--", "-x", HOME_OF="me")
     assert done.returncode == 0, done
     assert fake.create_bodies == [{"isolation": "microvm", "name": "box", "metadata": {"a": "b"}, "untrusted": True,
+                                   "on_idle": "delete", "idle_timeout": "10m",
                                    "resources": {"cpus": 0.5, "memory_mb": 256, "disk_mb": 100, "pids": 9}}]
     assert json.loads(done.stdout) == {"command": ["env", "--", "-x"], "env": {"X": "1=2", "HOME_OF": "me"},
                                        "user": "root", "cwd": "/tmp", "timeout": "3s", "stdin": "none"}
@@ -344,6 +345,7 @@ def test_options_of_run_reach_the_api(cli, fake):
 def test_rm_false_keeps_it_and_says_where(cli, fake):
     done = cli("run", "--rm=false", "--", "exit", "0")
     assert done.returncode == 0 and list(fake.sandboxes)[0].encode() in done.stderr
+    assert "on_idle" not in fake.create_bodies[0]
 
 
 def test_create_ls_get_exec_rm(cli, fake):
