@@ -3,17 +3,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/error.h"
 #include "base/limits.h"
-#include "base/time.h"
 #include "cli/client_conf.h"
 #include "os/cleanup.h"
-
-#define LOCK_POLL_US 20000
+#include "os/file_lock.h"
 
 static bool fail(GError **error, const char *what, const char *path)
 {
@@ -180,24 +177,16 @@ int sp_state_dir_lock_daemon(const struct sp_state_dir *state, const char *daemo
 {
     g_autofree char *name = g_strconcat(daemon, ".lock", NULL);
     g_autofree char *path = sp_state_dir_file(state, name);
-    SP_CLEANUP(sp_close_fdp) int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0) {
-        fail(error, "open", path);
-        return -1;
+    GError *cause = NULL;
+    int fd = sp_file_lock(path, timeout_ms, &cause);
+    if (fd >= 0)
+        return fd;
+    if (g_error_matches(cause, SP_ERROR, SP_ERROR_UNAVAILABLE)) {
+        g_set_error(error, SP_ERROR, SP_ERROR_FAILED_PRECONDITION,
+                    "an earlier %s of %s has not ended yet", daemon, state->path);
+        g_error_free(cause);
+    } else {
+        g_propagate_error(error, cause);
     }
-    /* flock(2) has no deadline of its own, so it is asked for again and again. */
-    int64_t deadline_ms = sp_time_monotonic_ms() + timeout_ms;
-    while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-        if (errno != EWOULDBLOCK && errno != EINTR) {
-            fail(error, "lock", path);
-            return -1;
-        }
-        if (sp_time_monotonic_ms() >= deadline_ms) {
-            g_set_error(error, SP_ERROR, SP_ERROR_FAILED_PRECONDITION,
-                        "an earlier %s of %s has not ended yet", daemon, state->path);
-            return -1;
-        }
-        g_usleep(LOCK_POLL_US);
-    }
-    return sp_steal_fd(&fd);
+    return -1;
 }

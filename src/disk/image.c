@@ -11,6 +11,7 @@
 #include "disk/loop.h"
 #include "disk/mount_point.h"
 #include "disk/template.h"
+#include "os/file_lock.h"
 
 #define LOCK_MS 30000
 #define LOOP_CLEAR_MS 3000
@@ -43,7 +44,7 @@ static int lock_images(struct sp_images *images, GError **error)
         return -1;
     }
     g_autofree char *path = g_build_filename(images->dir, ".lock", NULL);
-    return sp_mount_lock(path, LOCK_MS, error);
+    return sp_file_lock(path, LOCK_MS, error);
 }
 
 static bool mount_image(const char *image, const char *target, GError **error)

@@ -4,10 +4,8 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/error.h"
 #include "base/time.h"
@@ -80,24 +78,4 @@ bool sp_mount_point_remove(const char *path, int timeout_ms, GError **error)
         g_usleep(2000);
     }
     return true;
-}
-
-int sp_mount_lock(const char *path, int timeout_ms, GError **error)
-{
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0) {
-        sp_error_set_errno(error, SP_ERROR_INTERNAL, errno, "open %s", path);
-        return -1;
-    }
-    int64_t deadline = sp_time_monotonic_ms() + timeout_ms;
-    /* flock(2) cannot wait with a limit. */
-    while (flock(fd, LOCK_EX | LOCK_NB) < 0) {
-        if (errno != EWOULDBLOCK || sp_time_monotonic_ms() >= deadline) {
-            sp_error_set_errno(error, SP_ERROR_UNAVAILABLE, errno, "lock %s", path);
-            close(fd);
-            return -1;
-        }
-        g_usleep(10000);
-    }
-    return fd;
 }

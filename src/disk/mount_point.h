@@ -12,7 +12,3 @@ bool sp_mount_point_is(const char *path);
  * clear: another mount namespace that has a copy of the mount can keep it for longer, which is not an
  * error. SP_ERROR_FAILED_PRECONDITION: in use in this namespace. True when nothing is mounted there. */
 bool sp_mount_point_remove(const char *path, int timeout_ms, GError **error);
-
-/* Opens (makes) a lock file and locks it against other holders in this and other processes; -1
- * after timeout_ms. Closing the descriptor unlocks. */
-int sp_mount_lock(const char *path, int timeout_ms, GError **error);

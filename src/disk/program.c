@@ -6,12 +6,12 @@
 #include <signal.h>
 #include <spawn.h>
 #include <string.h>
-#include <sys/pidfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/error.h"
 #include "base/time.h"
+#include "os/pidfd.h"
 
 #define LINE_MAX_BYTES 1000
 #define TAIL_LINES 12
@@ -185,11 +185,9 @@ static void set_status_error(GError **error, int status, GQueue *tail)
 static bool run_started(struct output *output, pid_t pid, GError **error)
 {
     const struct sp_program *program = output->program;
-    int pidfd = pidfd_open(pid, 0);
+    int pidfd = sp_pidfd_open(pid, error);
     bool ended = false;
-    if (pidfd < 0) {
-        sp_error_set_errno(error, SP_ERROR_INTERNAL, errno, "pidfd_open");
-    } else {
+    if (pidfd >= 0) {
         ended = follow(output, pidfd, sp_time_monotonic_ms() + program->timeout_ms, error);
         close(pidfd);
     }

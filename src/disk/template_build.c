@@ -16,6 +16,7 @@
 #include "disk/template.h"
 #include "disk/template_script.h"
 #include "disk/tree.h"
+#include "os/file_lock.h"
 
 #define PREFIX "tpl"
 #define ROOT_LIMIT_BYTES (16ULL << 30) /* a runaway build does not fill the volume */
@@ -381,7 +382,7 @@ static bool clean_locked(const struct sp_volume *volume, GError **error)
 bool sp_template_clean(const struct sp_volume *volume, GError **error)
 {
     g_autofree char *path = lock_path(volume);
-    int lock = sp_mount_lock(path, 0, NULL);
+    int lock = sp_file_lock(path, 0, NULL);
     if (lock < 0) {
         return true;
     }
@@ -403,7 +404,7 @@ bool sp_template_build(const struct sp_volume *volume, const struct sp_template_
         .user = user,
     };
     g_autofree char *path = lock_path(volume);
-    int lock = sp_mount_lock(path, (int)MIN(timeout_ms, G_MAXINT), error);
+    int lock = sp_file_lock(path, timeout_ms, error);
     if (lock < 0) {
         return false;
     }

@@ -5,7 +5,6 @@
 #include <linux/fs.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -18,6 +17,7 @@
 #include "disk/loop.h"
 #include "disk/mount_point.h"
 #include "disk/program.h"
+#include "os/file_lock.h"
 
 #define MIN_BYTES (256ULL << 20)
 #define MAX_BYTES (256ULL << 30)
@@ -30,6 +30,14 @@ struct sp_volume {
     char *backing; /* <state>/data.btrfs, or NULL when the directory is not a mount of ours */
     enum sp_volume_kind kind;
     char *reason;
+    struct groups *groups; /* never NULL */
+};
+
+/* Quota groups of deleted subvolumes that the kernel has not let go yet, the oldest first. An id is
+ * not used again as long as the file system is mounted. */
+struct groups {
+    GMutex lock;
+    GQueue ids; /* of uint64_t, allocated */
 };
 
 static const struct {
@@ -40,7 +48,7 @@ static const struct {
 static int lock_state(const char *state_dir, GError **error)
 {
     g_autofree char *path = g_build_filename(state_dir, "data.lock", NULL);
-    return sp_mount_lock(path, LOCK_MS, error);
+    return sp_file_lock(path, LOCK_MS, error);
 }
 
 /* A sparse file with an empty btrfs on it, made under another name first: a file called data.btrfs
@@ -118,6 +126,9 @@ static bool prepare(const struct sp_volume *volume, GError **error)
     const char *step = NULL;
     if (volume->kind == SP_VOLUME_BTRFS && sp_btrfs_quota_enable(fd) < 0) {
         step = "enable quota groups in";
+    } else if (volume->backing != NULL && volume->kind == SP_VOLUME_BTRFS &&
+               sp_btrfs_qgroups_sweep(fd) < 0) { /* what an ended worker could not remove yet */
+        step = "remove old quota groups of";
     } else if (fchmod(fd, 0711) < 0) {
         step = "set the mode of";
     }
@@ -227,6 +238,9 @@ struct sp_volume *sp_volume_open(const char *state_dir, uint64_t max_bytes, GErr
         return NULL;
     }
     struct sp_volume *volume = g_new0(struct sp_volume, 1);
+    volume->groups = g_new0(struct groups, 1);
+    g_mutex_init(&volume->groups->lock);
+    g_queue_init(&volume->groups->ids);
     volume->dir = g_build_filename(state_dir, "data", NULL);
     volume->backing = g_build_filename(state_dir, "data.btrfs", NULL);
     int lock = lock_state(state_dir, error);
@@ -252,6 +266,9 @@ void sp_volume_close(struct sp_volume *volume)
         g_free(volume->dir);
         g_free(volume->backing);
         g_free(volume->reason);
+        g_queue_clear_full(&volume->groups->ids, g_free);
+        g_mutex_clear(&volume->groups->lock);
+        g_free(volume->groups);
         g_free(volume);
     }
 }
@@ -302,6 +319,33 @@ uint64_t sp_volume_free_bytes(const struct sp_volume *volume)
     return bytes;
 }
 
+/* From the oldest on until one is refused. */
+static void drop_groups(const struct sp_volume *volume, int fd)
+{
+    struct groups *groups = volume->groups;
+    g_mutex_lock(&groups->lock);
+    uint64_t *id;
+    while ((id = g_queue_peek_head(&groups->ids)) != NULL && sp_btrfs_qgroup_remove(fd, *id) == 0) {
+        g_free(g_queue_pop_head(&groups->ids));
+    }
+    g_mutex_unlock(&groups->lock);
+}
+
+void sp_volume_drop_group(const struct sp_volume *volume, uint64_t id)
+{
+    int fd = open(volume->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) {
+        return;
+    }
+    if (sp_btrfs_qgroup_remove(fd, id) < 0 && errno == EBUSY) {
+        g_mutex_lock(&volume->groups->lock);
+        g_queue_push_tail(&volume->groups->ids, g_memdup2(&id, sizeof(id)));
+        g_mutex_unlock(&volume->groups->lock);
+    }
+    drop_groups(volume, fd);
+    close(fd);
+}
+
 bool sp_volume_reclaim(const struct sp_volume *volume, int64_t timeout_ms, GError **error)
 {
     if (volume->kind != SP_VOLUME_BTRFS) {
@@ -310,6 +354,7 @@ bool sp_volume_reclaim(const struct sp_volume *volume, int64_t timeout_ms, GErro
     int fd = open(volume->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     int failure = fd < 0 || sp_btrfs_reclaim(fd, timeout_ms) < 0 ? errno : 0;
     if (fd >= 0) {
+        drop_groups(volume, fd);
         close(fd);
     }
     if (failure != 0) {

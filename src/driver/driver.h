@@ -13,6 +13,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "disk/program.h"
+
 struct sp_driver;
 struct sp_instance;
 
@@ -37,9 +39,6 @@ struct sp_driver_spec {
 
 /* How long a step of an operation took; goes into the operation record. */
 typedef void (*sp_step_fn)(void *user, const char *step, int64_t duration_us);
-
-/* Progress of a long piece of work, one line of text without a newline. */
-typedef void (*sp_progress_fn)(void *user, const char *line);
 
 struct sp_tier_status {
     bool available;

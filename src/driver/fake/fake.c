@@ -6,21 +6,20 @@
 #include <signal.h>
 #include <spawn.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/error.h"
 #include "base/time.h"
 #include "driver/record.h"
+#include "os/endpoint.h"
 
 #define GROUP "fake"
 #define SOCKET_NAME "agent.sock"
 #define START_MS 10000
 #define END_MS 10000
+#define CONNECT_MS 5000
 
 struct fake_driver {
     struct sp_driver base;
@@ -48,36 +47,6 @@ static bool prepare(struct sp_driver *driver, const char *template_dir,
                     GError **error)
 {
     return true;
-}
-
-/* A path of any length for sun_path: through an open directory. */
-static int dir_address(const char *run_dir, struct sockaddr_un *ret, GError **error)
-{
-    int dir = open(run_dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    if (dir < 0) {
-        sp_error_set_errno(error, SP_ERROR_UNAVAILABLE, errno, "%s", run_dir);
-        return -1;
-    }
-    *ret = (struct sockaddr_un){.sun_family = AF_UNIX};
-    g_snprintf(ret->sun_path, sizeof(ret->sun_path), "/proc/self/fd/%d/" SOCKET_NAME, dir);
-    return dir;
-}
-
-static int listen_socket(const char *run_dir, GError **error)
-{
-    struct sockaddr_un address;
-    int dir = dir_address(run_dir, &address, error);
-    if (dir < 0)
-        return -1;
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0 || listen(fd, 4) < 0) {
-        sp_error_set_errno(error, SP_ERROR_UNAVAILABLE, errno, "listening in %s", run_dir);
-        if (fd >= 0)
-            close(fd);
-        fd = -1;
-    }
-    close(dir);
-    return fd;
 }
 
 /* Starts unshare with the socket as fd 3; 0 on failure. */
@@ -168,7 +137,7 @@ static bool start_recorded(struct fake_driver *driver, const struct sp_driver_sp
 {
     if (!sp_record_save(spec->run_dir, record, error))
         return false;
-    int socket_fd = listen_socket(spec->run_dir, error);
+    int socket_fd = sp_endpoint_listen(spec->run_dir, SOCKET_NAME, error);
     if (socket_fd < 0)
         return false;
     pid_t launcher = start(driver, spec->run_dir, socket_fd, error);
@@ -281,20 +250,7 @@ static bool destroy(struct sp_driver *driver, const char *run_dir, GError **erro
 
 static int connect_agent(struct sp_instance *instance, GError **error)
 {
-    struct fake *fake = (struct fake *)instance;
-    struct sockaddr_un address;
-    int dir = dir_address(fake->run_dir, &address, error);
-    if (dir < 0)
-        return -1;
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0) {
-        sp_error_set_errno(error, SP_ERROR_UNAVAILABLE, errno, "connecting to the agent");
-        if (fd >= 0)
-            close(fd);
-        fd = -1;
-    }
-    close(dir);
-    return fd;
+    return sp_endpoint_connect(((struct fake *)instance)->run_dir, SOCKET_NAME, CONNECT_MS, error);
 }
 
 static int pidfd_of(struct sp_instance *instance)

@@ -12,7 +12,7 @@
 #include "driver/microvm/blank_disk.h"
 #include "driver/microvm/boot_vm.h"
 #include "driver/microvm/digest.h"
-#include "driver/microvm/file_lock.h"
+#include "os/file_lock.h"
 #include "driver/microvm/tsc.h"
 #include "os/cleanup.h"
 

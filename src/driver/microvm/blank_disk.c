@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "disk/program.h"
-#include "driver/microvm/file_lock.h"
+#include "os/file_lock.h"
 #include "os/cleanup.h"
 
 #define MKFS_TIMEOUT_MS 60000

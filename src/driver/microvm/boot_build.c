@@ -14,7 +14,7 @@
 #include "disk/volume.h"
 #include "driver/microvm/blank_disk.h"
 #include "driver/microvm/boot_vm.h"
-#include "driver/microvm/file_lock.h"
+#include "os/file_lock.h"
 #include "driver/microvm/manifest.h"
 #include "driver/microvm/memory.h"
 #include "driver/microvm/vmm.h"

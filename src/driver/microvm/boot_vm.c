@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/limits.h"
-#include "driver/microvm/endpoint.h"
+#include "os/endpoint.h"
 #include "driver/microvm/memory.h"
 #include "driver/microvm/vmm.h"
 #include "os/cleanup.h"

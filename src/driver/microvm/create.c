@@ -9,7 +9,7 @@
 #include "disk/clone.h"
 #include "driver/microvm/boot_store.h"
 #include "driver/microvm/boot_talk.h"
-#include "driver/microvm/endpoint.h"
+#include "os/endpoint.h"
 #include "driver/microvm/instance.h"
 #include "driver/microvm/qmp_client.h"
 #include "driver/microvm/vmm.h"

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "disk/volume.h"
-#include "driver/microvm/endpoint.h"
+#include "os/endpoint.h"
 #include "driver/microvm/qmp_client.h"
 #include "driver/microvm/vmm.h"
 #include "driver/record.h"

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/time.h"
-#include "driver/microvm/endpoint.h"
+#include "os/endpoint.h"
 #include "wire/qmp.h"
 
 #define MAX_EVENTS 32u

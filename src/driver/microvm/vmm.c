@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "driver/microvm/endpoint.h"
+#include "os/endpoint.h"
 #include "os/cleanup.h"
 #include "os/mount.h"
 

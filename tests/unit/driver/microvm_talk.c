@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/time.h"
 #include "driver/microvm/boot_talk.h"
-#include "driver/microvm/endpoint.h"
+#include "os/endpoint.h"
 #include "driver/microvm/qmp_client.h"
 #include "wire/agent_frame.h"
 #include "wire/agent_msg.h"

@@ -1,4 +1,4 @@
-#include "driver/microvm/file_lock.h"
+#include "os/file_lock.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-#include "driver/microvm/endpoint.h"
+#include "os/endpoint.h"
 
 #include <errno.h>
 #include <fcntl.h>
