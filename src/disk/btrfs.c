@@ -115,6 +115,80 @@ int sp_btrfs_subvolume_limit(int fd, uint64_t limit_bytes)
     return ioctl(fd, BTRFS_IOC_QGROUP_LIMIT, &args);
 }
 
+int sp_btrfs_qgroup_remove(int fd, uint64_t id)
+{
+    struct btrfs_ioctl_qgroup_create_args qgroup = {.create = 0, .qgroupid = id};
+    return ioctl(fd, BTRFS_IOC_QGROUP_CREATE, &qgroup) < 0 && errno != ENOENT ? -1 : 0;
+}
+
+/* Whether the tree of roots knows a subvolume, if only as one that is being deleted. */
+static bool subvolume_exists(int fd, uint64_t id)
+{
+    struct btrfs_ioctl_search_args args = {
+        .key =
+            {
+                .tree_id = BTRFS_ROOT_TREE_OBJECTID,
+                .min_objectid = id,
+                .max_objectid = id,
+                .min_type = BTRFS_ROOT_ITEM_KEY,
+                .max_type = BTRFS_ROOT_ITEM_KEY,
+                .max_offset = UINT64_MAX,
+                .max_transid = UINT64_MAX,
+                .nr_items = 1,
+            },
+    };
+    return ioctl(fd, BTRFS_IOC_TREE_SEARCH, &args) < 0 || args.key.nr_items > 0;
+}
+
+/* The ids of the subvolumes that have, or had, a quota group. */
+static GArray *list_qgroups(int fd)
+{
+    GArray *ids = g_array_new(FALSE, FALSE, sizeof(uint64_t));
+    g_autofree char *path = sysfs_path(fd, "qgroups");
+    g_autoptr(GDir) dir = path != NULL ? g_dir_open(path, 0, NULL) : NULL;
+    const char *name;
+    while (dir != NULL && (name = g_dir_read_name(dir)) != NULL) {
+        /* "<level>_<id>"; below the first free one are the file system's own trees. */
+        uint64_t id = g_str_has_prefix(name, "0_") ? g_ascii_strtoull(name + 2, NULL, 10) : 0;
+        if (id >= BTRFS_FIRST_FREE_OBJECTID) {
+            g_array_append_val(ids, id);
+        }
+    }
+    return ids;
+}
+
+int sp_btrfs_qgroups_sweep(int fd)
+{
+    g_autoptr(GArray) ids = list_qgroups(fd);
+    /* A subvolume that is just being made has its quota group first; the commit waits for it. */
+    if (ids->len > 0 && ioctl(fd, BTRFS_IOC_SYNC) < 0) {
+        return -1;
+    }
+    for (guint i = 0; i < ids->len; i++) {
+        uint64_t id = g_array_index(ids, uint64_t, i);
+        if (!subvolume_exists(fd, id)) {
+            sp_btrfs_qgroup_remove(fd, id);
+        }
+    }
+    return 0;
+}
+
+uint64_t sp_btrfs_subvolume_id(int dir_fd, const char *name)
+{
+    int fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    struct stat st;
+    uint64_t id = 0;
+    /* The root of a subvolume always has this inode number, and nothing else has it. */
+    if (fd >= 0 && (fstat(fd, &st) < 0 || st.st_ino != BTRFS_FIRST_FREE_OBJECTID ||
+                    subvolume_id(fd, &id) < 0)) {
+        id = 0;
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+    return id;
+}
+
 int sp_btrfs_subvolume_destroy(int dir_fd, const char *name)
 {
     int fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -141,10 +215,9 @@ int sp_btrfs_subvolume_destroy(int dir_fd, const char *name)
     if (ioctl(dir_fd, BTRFS_IOC_SNAP_DESTROY, &args) < 0) {
         return -1;
     }
-    /* Linux before 6.10 keeps the quota group of a dropped subvolume for ever, so drop it here;
-     * later ones refuse (EBUSY) until the cleaner is done and then do it themselves. */
-    struct btrfs_ioctl_qgroup_create_args qgroup = {.create = 0, .qgroupid = id};
-    ioctl(dir_fd, BTRFS_IOC_QGROUP_CREATE, &qgroup);
+    /* Linux before 6.10 and without its fixes would keep the quota group for ever; others refuse
+     * (EBUSY) until the cleaner is done. */
+    sp_btrfs_qgroup_remove(dir_fd, id);
     return 0;
 }
 

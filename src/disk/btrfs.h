@@ -21,9 +21,19 @@ bool sp_btrfs_quota_enabled(int fd);
 int sp_btrfs_subvolume_create(int dir_fd, const char *name, uint64_t limit_bytes);
 /* Changes the limit of the subvolume that fd is on. */
 int sp_btrfs_subvolume_limit(int fd, uint64_t limit_bytes);
-/* Deletes a subvolume and its quota group. Its name is gone at once; the kernel's cleaner frees the
- * blocks after the next commit. ENOENT; ENOTDIR or EINVAL: not a subvolume. */
+/* The id of a subvolume, which is that of its quota group too; 0: not a subvolume. */
+uint64_t sp_btrfs_subvolume_id(int dir_fd, const char *name);
+/* Deletes a subvolume and, where the kernel lets it go at once, its quota group. Its name is gone
+ * at once; the kernel's cleaner frees the blocks after the next commit. ENOENT; ENOTDIR or EINVAL:
+ * not a subvolume. */
 int sp_btrfs_subvolume_destroy(int dir_fd, const char *name);
+
+/* Removes the quota group of a deleted subvolume; 0 also when there is none. EBUSY while it counts
+ * something, which some kernels (6.1.y) say until the cleaner is done; then they keep it for ever
+ * unless this is called again, where later ones remove it themselves. */
+int sp_btrfs_qgroup_remove(int fd, uint64_t id);
+/* The same for all quota groups of the file system whose subvolume is gone, whoever made it. */
+int sp_btrfs_qgroups_sweep(int fd);
 
 /* Commits, and waits until the cleaner has freed all deleted subvolumes. ETIMEDOUT. */
 int sp_btrfs_reclaim(int fd, int64_t timeout_ms);

@@ -97,7 +97,12 @@ static int fill(int layers, const char *id, uint32_t uid)
 static int remove_layer(const struct sp_volume *volume, int layers, const char *id)
 {
     if (sp_volume_kind(volume) == SP_VOLUME_BTRFS) {
-        if (sp_btrfs_subvolume_destroy(layers, id) == 0 || errno == ENOENT) {
+        uint64_t group = sp_btrfs_subvolume_id(layers, id);
+        if (sp_btrfs_subvolume_destroy(layers, id) == 0) {
+            sp_volume_drop_group(volume, group);
+            return 0;
+        }
+        if (errno == ENOENT) {
             return 0;
         }
         if (errno != EINVAL && errno != ENOTDIR) {

@@ -49,3 +49,7 @@ uint64_t sp_volume_free_bytes(const struct sp_volume *volume);
  * its commit interval (30 s); call this before refusing work for lack of space, or to measure. At
  * most timeout_ms, then SP_ERROR_UNAVAILABLE. */
 bool sp_volume_reclaim(const struct sp_volume *volume, int64_t timeout_ms, GError **error);
+
+/* Sees to it that the quota group of a subvolume that was just deleted goes
+ * (sp_btrfs_qgroup_remove): now, or when a later one is deleted. For disk/layer.c. Thread-safe. */
+void sp_volume_drop_group(const struct sp_volume *volume, uint64_t id);

@@ -191,6 +191,19 @@ static void test_btrfs_returns_everything(void)
     g_test_message("reclaimed in %d ms", (int)(sp_time_monotonic_ms() - start_ms));
     g_assert_cmpuint(sp_volume_free_bytes(volume) + (8 << 20), >=, before);
     g_assert_cmpuint(count_qgroups(state), ==, groups_before);
+    /* A worker that ends sooner than the kernel is done leaves them to the next one. */
+    g_assert_true(sp_layer_create(volume, ID, 64, UID, &error));
+    g_autofree char *more = g_build_filename(sp_volume_dir(volume), "layers", ID, "upper/f", NULL);
+    int failure;
+    g_assert_cmpint(scratch_fill(more, 1 << 20, &failure), ==, 1 << 20);
+    g_assert_true(sp_volume_reclaim(volume, 20000, &error));
+    g_assert_true(sp_layer_destroy(volume, ID, &error));
+    sp_volume_close(volume);
+    volume = scratch_volume(state);
+    g_assert_true(sp_volume_reclaim(volume, 20000, &error));
+    sp_volume_close(volume);
+    volume = scratch_volume(state);
+    g_assert_cmpuint(count_qgroups(state), ==, groups_before);
     sp_volume_close(volume);
     scratch_end(state);
 }
