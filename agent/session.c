@@ -35,7 +35,7 @@ struct session *session_find(const struct agent *a, struct sp_span id)
 
 void session_reply_state(struct agent *a, uint32_t tag, const struct session *s)
 {
-    struct sp_msg_session m = {.state = s->ended ? SP_SESSION_ENDED : SP_SESSION_RUNNING,
+    struct sp_msg_session m = {.state = s->ended ? SP_MSG_SESSION_ENDED : SP_MSG_SESSION_RUNNING,
                                .pid = s->pid,
                                .oldest_event = s->ring.oldest_id,
                                .next_event = s->ring.next_id,

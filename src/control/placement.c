@@ -57,11 +57,6 @@ GArray *sp_node_tiers(const struct sp_node_row *node)
     return tiers;
 }
 
-void sp_tiers_free(GArray *tiers)
-{
-    g_array_unref(tiers);
-}
-
 static bool try_node(const struct sp_node_row *node, enum sp_isolation isolation, bool untrusted,
                      struct sp_placement *ret, GError **error)
 {

@@ -23,6 +23,5 @@ bool sp_place(GPtrArray *nodes, int64_t now_ms, enum sp_isolation isolation, boo
               const char *template_digest, struct sp_placement *ret, GError **error);
 /* Whether the digest is in the node's list of templates. */
 bool sp_node_has_template(const struct sp_node_row *node, const char *digest);
-/* The tiers of a node as registered. Free with sp_tiers_free(). */
+/* The tiers of a node as registered, struct sp_tier each. Free with g_array_unref(). */
 GArray *sp_node_tiers(const struct sp_node_row *node);
-void sp_tiers_free(GArray *tiers);

@@ -247,7 +247,7 @@ static bool has_all(struct sp_link *link, const struct sp_session *session, uint
            sp_link_session_stat(link, session->id,
                                 sp_time_monotonic_us() + SP_SESSION_OPEN_MS * (int64_t)1000, &now,
                                 NULL) &&
-           now.state == SP_SESSION_ENDED && after_event + 1 == now.next_event;
+           now.state == SP_MSG_SESSION_ENDED && after_event + 1 == now.next_event;
 }
 
 /* NULL without an error: nothing is left to be read. */

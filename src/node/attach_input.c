@@ -40,9 +40,9 @@ static bool check_started(struct sp_node *node, struct sp_session *session, GErr
 {
     struct sp_session_view view;
     sp_sessions_view(node->sessions, session, &view);
-    if (view.state == SP_SESSION_STATE_RUNNING)
+    if (view.state == SP_SESSION_RUNNING)
         return true;
-    if (view.state == SP_SESSION_STATE_PENDING) {
+    if (view.state == SP_SESSION_PENDING) {
         g_set_error(error, SP_ERROR, SP_ERROR_FAILED_PRECONDITION,
                     "the command has not been started: attach to its events first");
         return false;

@@ -53,7 +53,7 @@ void sp_node_session_get(struct sp_http_request *request, void *user)
     if (session) {
         struct sp_session_view view;
         sp_sessions_view(node->sessions, session, &view);
-        if (view.state == SP_SESSION_STATE_RUNNING)
+        if (view.state == SP_SESSION_RUNNING)
             sp_session_look(node, session);
         sp_http_respond_json(request, 200, sp_sessions_to_json(node->sessions, session));
     } else {

@@ -10,9 +10,6 @@
 
 #define MAX_TOKENS 256u
 
-const char *const sp_node_session_states[SP_N_SESSION_STATES + 1] = {"pending", "running", "exited",
-                                                                     "failed",  "lost",    NULL};
-
 static const struct sp_json_field pty_table[] = {
     {"rows", SP_JSON_INT, offsetof(struct sp_session_spec, rows), 1, 65535, .required = true},
     {"cols", SP_JSON_INT, offsetof(struct sp_session_spec, cols), 1, 65535, .required = true},
@@ -130,12 +127,12 @@ json_t *sp_session_report(const struct sp_session *session)
 {
     json_t *report = json_object();
     json_object_set_new(report, "id", json_string(session->id));
-    json_object_set_new(report, "state", json_string(sp_node_session_states[session->state]));
+    json_object_set_new(report, "state", json_string(sp_session_state_names[session->state]));
     if (session->started_at_ms)
         json_object_set_new(report, "started_at_ms", json_integer(session->started_at_ms));
     if (session->ended_at_ms)
         json_object_set_new(report, "ended_at_ms", json_integer(session->ended_at_ms));
-    if (session->state == SP_SESSION_STATE_EXITED && session->has_exit)
+    if (session->state == SP_SESSION_EXITED && session->has_exit)
         json_object_set_new(report, "exit", sp_session_exit_json(&session->exit));
     if (session->code) {
         json_t *error = json_object();

@@ -12,17 +12,8 @@
 #include <stdbool.h>
 
 #include "base/ids.h"
+#include "model/operation.h"
 #include "node/link.h"
-
-enum sp_session_state {
-    SP_SESSION_STATE_PENDING,
-    SP_SESSION_STATE_RUNNING, /* START was sent, no end is known */
-    SP_SESSION_STATE_EXITED,
-    SP_SESSION_STATE_FAILED, /* never ran */
-    SP_SESSION_STATE_LOST,
-    SP_N_SESSION_STATES,
-};
-extern const char *const sp_node_session_states[SP_N_SESSION_STATES + 1];
 
 struct sp_session_spec {
     char **command, **env; /* NULL command: the spec is not known */
@@ -45,7 +36,7 @@ struct sp_session {
     char process_id[SP_ID_MAX];
     struct sp_session_spec spec;
     GArray *tokens; /* struct sp_session_token */
-    enum sp_session_state state;
+    enum sp_session_state state; /* RUNNING: START was sent, no end is known */
     int32_t pid;
     struct sp_msg_exit exit; /* EXITED, if has_exit */
     bool has_exit;           /* false: a previous worker saw the end */

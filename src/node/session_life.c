@@ -61,8 +61,8 @@ void sp_sessions_adopt(struct sp_sessions *sessions, const char *sandbox_id, con
         struct sp_session *session = sp_sessions_get_locked(sessions, name);
         g_strlcpy(session->sandbox_id, sandbox_id, sizeof(session->sandbox_id));
         session->unlisted = session->orphan = unlisted;
-        if (session->state == SP_SESSION_STATE_PENDING)
-            session->state = SP_SESSION_STATE_RUNNING;
+        if (session->state == SP_SESSION_PENDING)
+            session->state = SP_SESSION_RUNNING;
         session->looked_at_ms = 0;
         g_mutex_unlock(&sessions->lock);
     }
@@ -80,8 +80,8 @@ void sp_sessions_started(struct sp_sessions *sessions, struct sp_session *sessio
 {
     g_mutex_lock(&sessions->lock);
     session->looked_at_ms = sp_time_monotonic_ms();
-    if (session->state == SP_SESSION_STATE_PENDING) {
-        session->state = SP_SESSION_STATE_RUNNING;
+    if (session->state == SP_SESSION_PENDING) {
+        session->state = SP_SESSION_RUNNING;
         session->started_at_ms = sp_time_now_ms();
         report_locked(sessions, session);
     }
@@ -113,10 +113,10 @@ void sp_sessions_exited(struct sp_sessions *sessions, struct sp_session *session
                         const struct sp_msg_exit *exit)
 {
     g_mutex_lock(&sessions->lock);
-    if (!sp_session_is_over(session)) {
+    if (!sp_session_ended(session->state)) {
         session->exit = *exit;
         session->has_exit = true;
-        end_locked(sessions, session, SP_SESSION_STATE_EXITED);
+        end_locked(sessions, session, SP_SESSION_EXITED);
     }
     g_mutex_unlock(&sessions->lock);
 }
@@ -132,9 +132,9 @@ void sp_sessions_ended(struct sp_sessions *sessions, struct sp_session *session,
     g_autofree char *message = g_utf8_make_valid((const char *)last->data + last->code_len,
                                                  last->data_len - last->code_len);
     g_mutex_lock(&sessions->lock);
-    if (!sp_session_is_over(session)) {
+    if (!sp_session_ended(session->state)) {
         set_text(session, code, message);
-        end_locked(sessions, session, SP_SESSION_STATE_FAILED);
+        end_locked(sessions, session, SP_SESSION_FAILED);
     }
     g_mutex_unlock(&sessions->lock);
 }
@@ -142,10 +142,10 @@ void sp_sessions_ended(struct sp_sessions *sessions, struct sp_session *session,
 static void lose_locked(struct sp_sessions *sessions, struct sp_session *session,
                         const char *reason)
 {
-    if (session->state != SP_SESSION_STATE_RUNNING)
+    if (session->state != SP_SESSION_RUNNING)
         return;
     set_text(session, "lost", reason ? reason : "the sandbox has ended");
-    end_locked(sessions, session, SP_SESSION_STATE_LOST);
+    end_locked(sessions, session, SP_SESSION_LOST);
 }
 
 void sp_sessions_lost(struct sp_sessions *sessions, struct sp_session *session, const char *reason)
@@ -167,7 +167,7 @@ void sp_sessions_lose(struct sp_sessions *sessions, const char *sandbox_id, cons
             continue;
         lose_locked(sessions, session, reason);
         session->wanted_gone = true;
-        if (session->end_taken || session->state == SP_SESSION_STATE_PENDING)
+        if (session->end_taken || session->state == SP_SESSION_PENDING)
             g_hash_table_iter_remove(&iter);
     }
     g_mutex_unlock(&sessions->lock);

@@ -40,7 +40,7 @@ static bool is_pending(struct sp_node *node, struct sp_session *session)
 {
     struct sp_session_view view;
     sp_sessions_view(node->sessions, session, &view);
-    return view.state == SP_SESSION_STATE_PENDING;
+    return view.state == SP_SESSION_PENDING;
 }
 
 /* A START that the agent has answered with an error has left nothing; one without an answer may
@@ -142,9 +142,9 @@ void sp_session_look(struct sp_node *node, struct sp_session *session)
     struct sp_msg_session now;
     g_autoptr(GError) error = NULL;
     if (sp_link_session_stat(use.link, session->id, deadline_in(LOOK_MS), &now, &error)) {
-        if (now.state == SP_SESSION_ENDED && now.failed)
+        if (now.state == SP_MSG_SESSION_ENDED && now.failed)
             take_failure(node, session, use.link);
-        else if (now.state == SP_SESSION_ENDED)
+        else if (now.state == SP_MSG_SESSION_ENDED)
             sp_sessions_exited(node->sessions, session, &now.exit);
         else if (session->orphan)
             kill_orphan(session, use.link);

@@ -48,13 +48,10 @@ struct sp_session *sp_sessions_get_locked(struct sp_sessions *sessions, const ch
 static void take_hint(struct sp_session *session, json_t *answer)
 {
     const char *state = json_string_value(json_object_get(answer, "state"));
-    if (!state || session->state != SP_SESSION_STATE_PENDING)
+    if (!state || session->state != SP_SESSION_PENDING ||
+        !sp_session_state_parse(state, &session->state))
         return;
-    for (int i = SP_SESSION_STATE_RUNNING; i < SP_N_SESSION_STATES; i++) {
-        if (strcmp(state, sp_node_session_states[i]) == 0)
-            session->state = (enum sp_session_state)i;
-    }
-    session->end_taken = sp_session_is_over(session);
+    session->end_taken = sp_session_ended(session->state);
 }
 
 /* Asks the server and takes in what it says. A reference. */
@@ -71,7 +68,7 @@ static struct sp_session *fetch(struct sp_sessions *sessions, const char *id, GE
         take_hint(session, answer);
         sp_session_ref(session);
     } else if (session->refs == 1 && !session->spec.command &&
-               session->state == SP_SESSION_STATE_PENDING) {
+               session->state == SP_SESSION_PENDING) {
         g_hash_table_remove(sessions->by_id, id);
     }
     g_mutex_unlock(&sessions->lock);
@@ -219,8 +216,8 @@ void sp_sessions_attach(struct sp_sessions *sessions, struct sp_session *session
 static bool is_stale(const struct sp_session *session, int64_t now_ms, bool crowded)
 {
     if (session->attached > 0 || g_atomic_int_get(&session->refs) > 1 ||
-        session->state == SP_SESSION_STATE_RUNNING ||
-        (sp_session_is_over(session) && !session->end_taken))
+        session->state == SP_SESSION_RUNNING ||
+        (sp_session_ended(session->state) && !session->end_taken))
         return false;
     return crowded || session->unlisted || now_ms - session->looked_at_ms > KEEP_ENDED_MS;
 }
@@ -241,7 +238,7 @@ GPtrArray *sp_sessions_sweep(struct sp_sessions *sessions)
             continue;
         }
         int64_t pause = session->attached > 0 ? LOOK_ATTACHED_MS : LOOK_ALONE_MS;
-        if (session->state == SP_SESSION_STATE_RUNNING && now - session->looked_at_ms >= pause) {
+        if (session->state == SP_SESSION_RUNNING && now - session->looked_at_ms >= pause) {
             session->looked_at_ms = now;
             g_ptr_array_add(due, sp_session_ref(session));
         }

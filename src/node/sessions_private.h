@@ -10,10 +10,5 @@ struct sp_sessions {
     GHashTable *by_id; /* id → struct sp_session *, a reference each */
 };
 
-static inline bool sp_session_is_over(const struct sp_session *session)
-{
-    return session->state > SP_SESSION_STATE_RUNNING;
-}
-
 /* The session of that id, made as pending if need be. The lock is held; borrowed. */
 struct sp_session *sp_sessions_get_locked(struct sp_sessions *sessions, const char *id);

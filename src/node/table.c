@@ -99,16 +99,6 @@ void sp_sandbox_set_defaults(struct sp_sandbox *sandbox, const char *user, const
     sandbox->workdir = g_strdup(workdir);
 }
 
-struct sp_sandbox *sp_table_find(struct sp_table *table, const char *id)
-{
-    g_mutex_lock(&table->lock);
-    struct sp_sandbox *sandbox = g_hash_table_lookup(table->by_id, id);
-    if (sandbox)
-        sp_sandbox_ref(sandbox);
-    g_mutex_unlock(&table->lock);
-    return sandbox;
-}
-
 struct sp_sandbox *sp_table_get_locked(struct sp_table *table, struct sp_node *node, const char *id)
 {
     struct sp_sandbox *sandbox = g_hash_table_lookup(table->by_id, id);

@@ -74,9 +74,7 @@ struct sp_sandbox_spec *sp_sandbox_spec_decode(json_t *row, GError **error);
  * template's. The table's lock is held. */
 void sp_sandbox_set_defaults(struct sp_sandbox *sandbox, const char *user, const char *workdir);
 
-/* The sandbox of that id, a reference; NULL when there is none. */
-struct sp_sandbox *sp_table_find(struct sp_table *table, const char *id);
-/* The same; made as absent if need be. The lock is held by the caller; borrowed. */
+/* The sandbox of that id, made as absent if need be. The lock is held by the caller; borrowed. */
 struct sp_sandbox *sp_table_get_locked(struct sp_table *table, struct sp_node *node,
                                        const char *id);
 /* Ids of all that have a run directory; free with g_strfreev(). */

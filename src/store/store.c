@@ -78,15 +78,6 @@ void sp_store_close(struct sp_store *store)
     g_free(store);
 }
 
-bool sp_store_check(struct sp_store *store, GError **error)
-{
-    SP_DB_TX_AUTO *tx = sp_db_begin(store->db, SP_DB_READ, error);
-    if (!tx)
-        return false;
-    SP_DB_ROWS_AUTO *rows = sp_db_query(tx, error, "SELECT value FROM counters", "");
-    return rows && sp_db_next(rows, error) >= 0;
-}
-
 bool sp_tx_bump_revision(struct sp_db_tx *tx, int64_t *ret, GError **error)
 {
     SP_DB_ROWS_AUTO *rows = sp_db_query(

@@ -23,8 +23,6 @@ struct sp_store;
 /* Opens, makes or migrates the database file. Refuses one of a newer version. */
 struct sp_store *sp_store_open(const char *path, GError **error);
 void sp_store_close(struct sp_store *store);
-/* A read that proves that the database answers. */
-bool sp_store_check(struct sp_store *store, GError **error);
 
 /* --- change notification (changes.c). A topic is an operation's id, SP_TOPIC_CONTROLLER, or
  * sp_store_node_topic(). Take a ticket, read the rows, and if they are not as wanted, wait: it returns

@@ -288,13 +288,13 @@ bool sp_msg_session_decode(const uint8_t *bytes, size_t len, struct sp_msg_sessi
     struct sp_unpack u;
     struct sp_msg_session m = {0};
     sp_unpack_init(&u, bytes, len);
-    m.state = unpack_small(&u, SP_SESSION_ENDED);
+    m.state = unpack_small(&u, SP_MSG_SESSION_ENDED);
     m.pid = sp_unpack_i32(&u);
     m.oldest_event = sp_unpack_u64(&u);
     m.next_event = sp_unpack_u64(&u);
     m.exit = unpack_exit(&u);
     m.failed = unpack_small(&u, 1);
-    if (m.state < SP_SESSION_RUNNING || m.oldest_event < 1 || m.oldest_event > m.next_event)
+    if (m.state < SP_MSG_SESSION_RUNNING || m.oldest_event < 1 || m.oldest_event > m.next_event)
         return false;
     DECODE_END(u, m, ret);
 }

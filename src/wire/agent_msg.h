@@ -120,11 +120,11 @@ struct sp_msg_exit {
     uint64_t duration_us, cpu_us, peak_memory_bytes;
 };
 
-enum { SP_SESSION_RUNNING = 1, SP_SESSION_ENDED = 2 };
+enum { SP_MSG_SESSION_RUNNING = 1, SP_MSG_SESSION_ENDED = 2 };
 
 /* STARTED: the answer to START and SESSION_STAT. */
 struct sp_msg_session {
-    uint8_t state; /* SP_SESSION_RUNNING or _ENDED */
+    uint8_t state; /* SP_MSG_SESSION_RUNNING or _ENDED */
     int32_t pid;
     uint64_t oldest_event, next_event;
     struct sp_msg_exit exit;

@@ -267,7 +267,7 @@ static void answer(struct peer *peer, const struct sp_frame_header *h, const uin
         sp_msg_error_encode(&p, &error);
         reply(peer, SP_FRAME_ERROR, h->tag, &p);
     } else if (h->type == SP_FRAME_START) {
-        struct sp_msg_session session = {.state = SP_SESSION_RUNNING, .pid = 5};
+        struct sp_msg_session session = {.state = SP_MSG_SESSION_RUNNING, .pid = 5};
         sp_msg_session_encode(&p, &session);
         reply(peer, SP_FRAME_STARTED, h->tag, &p);
     } else if (h->type == SP_FRAME_SUBSCRIBE) {

@@ -88,7 +88,7 @@ static void started(struct connection *c, uint32_t tag)
 {
     uint8_t bytes[128];
     struct sp_pack p;
-    struct sp_msg_session m = {.state = SP_SESSION_RUNNING,
+    struct sp_msg_session m = {.state = SP_MSG_SESSION_RUNNING,
                                .pid = 7,
                                .oldest_event = 1,
                                .next_event = c->peer->n_events + 1};

@@ -109,7 +109,7 @@ static void test_sessions(void)
     check("start", &p, 0);
     p = fresh();
     sp_msg_session_encode(&p, &(struct sp_msg_session){
-                                  SP_SESSION_ENDED, 9, 1, 8, {137, 9, 5, 1, 2, 3}, 0});
+                                  SP_MSG_SESSION_ENDED, 9, 1, 8, {137, 9, 5, 1, 2, 3}, 0});
     check("session", &p, 0);
     p = fresh();
     sp_msg_ref_encode(&p, sp_span_of("s"));
