@@ -12,6 +12,7 @@
 #include "disk/mount_point.h"
 #include "disk/template.h"
 #include "os/file_lock.h"
+#include "os/mount.h"
 
 #define LOCK_MS 30000
 #define LOOP_CLEAR_MS 3000
@@ -85,7 +86,7 @@ char *sp_images_mount(struct sp_images *images, const char *template_dir, GError
         return NULL;
     }
     g_autofree char *target = g_build_filename(images->dir, hex, NULL);
-    if (sp_mount_point_is(target)) {
+    if (sp_mount_is_point(target)) {
         return g_steal_pointer(&target);
     }
     int lock = lock_images(images, error);
@@ -93,7 +94,7 @@ char *sp_images_mount(struct sp_images *images, const char *template_dir, GError
         return NULL;
     }
     g_autofree char *image = g_build_filename(template_dir, "image.erofs", NULL);
-    bool mounted = sp_mount_point_is(target) || mount_image(image, target, error);
+    bool mounted = sp_mount_is_point(target) || mount_image(image, target, error);
     close(lock);
     return mounted ? g_steal_pointer(&target) : NULL;
 }

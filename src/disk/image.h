@@ -20,6 +20,6 @@ void sp_images_free(struct sp_images *images); /* leaves the mounts; NULL is all
 char *sp_images_mount(struct sp_images *images, const char *template_dir, GError **error);
 /* Unmounts one image (by digest "sha256:…"), or all with NULL. SP_ERROR_FAILED_PRECONDITION: in
  * use. A mount cloned from it (the lower of a sandbox's overlay) does not keep the mount point,
- * only the device below: then the mount is gone, the error comes 2 s later, and the device goes
- * with its last user. So call it when no sandbox uses the image. True when it was not mounted. */
+ * only the device below, which goes with its last user; that is waited for, 3 s at most, and is no
+ * error. True when it was not mounted. */
 bool sp_images_unmount(struct sp_images *images, const char *digest, GError **error);

@@ -10,8 +10,8 @@
 #include "base/error.h"
 #include "base/ids.h"
 #include "disk/btrfs.h"
-#include "disk/mount_point.h"
 #include "disk/tree.h"
+#include "os/mount.h"
 
 /* One for each page of data: a tmpfs inode costs about 1 KiB of kernel memory. */
 #define INODES_PER_MB 256
@@ -110,7 +110,7 @@ static int remove_layer(const struct sp_volume *volume, int layers, const char *
         }
     } else {
         g_autofree char *path = sp_layer_path(volume, id);
-        while (sp_mount_point_is(path)) {
+        while (sp_mount_is_point(path)) {
             if (umount2(path, MNT_DETACH | UMOUNT_NOFOLLOW) < 0) {
                 return -1;
             }
@@ -178,7 +178,7 @@ bool sp_layer_set_limit(const struct sp_volume *volume, const char *id, int64_t 
         if (fd >= 0) {
             close(fd);
         }
-    } else if (!sp_mount_point_is(path)) {
+    } else if (!sp_mount_is_point(path)) {
         failure = ENOENT;
     } else {
         g_autofree char *options = tmpfs_options(disk_mb);

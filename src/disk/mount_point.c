@@ -10,13 +10,7 @@
 #include "base/error.h"
 #include "base/time.h"
 #include "disk/loop.h"
-
-bool sp_mount_point_is(const char *path)
-{
-    struct statx stx;
-    return statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT, STATX_TYPE, &stx) == 0 &&
-           (stx.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
-}
+#include "os/mount.h"
 
 /* The device that the topmost mount at path was made from; NULL: not found. proc(5), mountinfo. */
 static char *mount_source(const char *path)
@@ -55,7 +49,7 @@ static char *mount_source(const char *path)
 
 bool sp_mount_point_remove(const char *path, int timeout_ms, GError **error)
 {
-    if (!sp_mount_point_is(path)) {
+    if (!sp_mount_is_point(path)) {
         return true;
     }
     g_autofree char *real = realpath(path, NULL);

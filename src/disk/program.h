@@ -18,7 +18,7 @@ typedef void (*sp_progress_fn)(void *user, const char *line);
 struct sp_program {
     const char *const *argv; /* [0] is looked up in PATH, then in the system's sbin folders */
     const char *const *env;  /* "KEY=value" put over the fixed environment (PATH, HOME,
-                              * LC_ALL=C.UTF-8);  NULL for none */
+                              * LC_ALL=C.UTF-8); NULL for none */
     int64_t timeout_ms;
     GCancellable *cancellable; /* NULL: only the time limit ends it early */
     sp_progress_fn progress;   /* each line of output, cut at 1000 bytes; may be NULL */

@@ -14,12 +14,12 @@
 struct sp_template_recipe {
     char *name;      /* required: a-z, 0-9, '-', '_', '.' */
     char **packages; /* of Debian, "name" or "name=version", besides the minimal system */
-    char **env;      /* "KEY=value" */
+    char **env;      /* "KEY=value", 8 KiB in all */
     char *user;      /* default account of processes: "user" (the default) or "root" */
     char *workdir;   /* default "/workspace"; made for that account */
     char **ready;    /* default none: the tier's own proof (driver.h, ready_command) */
     char **setup;    /* lines run by one `sh -eu` as root in the new root, with network; trusted:
-                      * whoever    may build a template is root on the build machine as well */
+                      * whoever may build a template is root on the build machine as well */
 };
 
 /* Decodes and checks a recipe (at most 1 MiB); defaults are filled in. SP_ERROR_INVALID_REQUEST

@@ -12,11 +12,11 @@
 #include "base/time.h"
 #include "disk/apt_sources.h"
 #include "disk/btrfs.h"
-#include "disk/mount_point.h"
 #include "disk/template.h"
 #include "disk/template_script.h"
 #include "disk/tree.h"
 #include "os/file_lock.h"
+#include "os/mount.h"
 
 #define PREFIX "tpl"
 #define ROOT_LIMIT_BYTES (16ULL << 30) /* a runaway build does not fill the volume */
@@ -101,7 +101,7 @@ static bool run_apart(struct build *build, const GPtrArray *args, sp_progress_fn
                       void *user, GError **error)
 {
     /* In a chroot that is not a mount point there is nothing that could be made private. */
-    const char *propagation = sp_mount_point_is("/") ? "private" : "unchanged";
+    const char *propagation = sp_mount_is_point("/") ? "private" : "unchanged";
     const char *const wrapper[] = {"setpriv", "--pdeathsig",   "KILL",         "unshare",
                                    "--mount", "--propagation", propagation,    "--pid",
                                    "--fork",  "--kill-child",  "--mount-proc", "--"};

@@ -18,6 +18,7 @@
 #include "disk/mount_point.h"
 #include "disk/program.h"
 #include "os/file_lock.h"
+#include "os/mount.h"
 
 #define MIN_BYTES (256ULL << 20)
 #define MAX_BYTES (256ULL << 30)
@@ -212,7 +213,7 @@ static bool settle_kind(struct sp_volume *volume, const char *state_dir, uint64_
                         GError **error)
 {
     g_autoptr(GError) why = NULL;
-    bool mounted = sp_mount_point_is(volume->dir);
+    bool mounted = sp_mount_is_point(volume->dir);
     volume->kind = SP_VOLUME_BTRFS;
     if (access(volume->backing, F_OK) == 0) {
         return mounted || mount_backing(volume->backing, volume->dir, error);
@@ -282,7 +283,7 @@ bool sp_volume_unmount(const char *state_dir, GError **error)
     g_autofree char *dir = g_build_filename(state_dir, "data", NULL);
     g_autofree char *backing = g_build_filename(state_dir, "data.btrfs", NULL);
     bool done = true;
-    if (sp_mount_point_is(dir) && access(backing, F_OK) == 0) {
+    if (sp_mount_is_point(dir) && access(backing, F_OK) == 0) {
         done = sp_mount_point_remove(dir, LOOP_CLEAR_MS, error);
     }
     close(lock);
