@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -158,6 +159,33 @@ static bool add_clone_and_personality(scmp_filter_ctx ctx, GError **error)
     return true;
 }
 
+/* RLIMIT_CORE stays at 1, the one value for which no handler of the host (a core_pattern that
+ * begins with '|') is run: fs/coredump.c. Programs that want fewer core dumps are told that it is
+ * done, for some treat a failure as fatal. And nobody changes the limits of pid 1. */
+static bool add_limits(scmp_filter_ctx ctx, GError **error)
+{
+    struct scmp_arg_cmp set[] = {SCMP_A0(SCMP_CMP_MASKED_EQ, 0xffffffffu, RLIMIT_CORE)};
+    struct scmp_arg_cmp change[] = {SCMP_A1(SCMP_CMP_MASKED_EQ, 0xffffffffu, RLIMIT_CORE),
+                                    SCMP_A2(SCMP_CMP_NE, 0), SCMP_A3(SCMP_CMP_EQ, 0)};
+    struct scmp_arg_cmp exchange[] = {SCMP_A1(SCMP_CMP_MASKED_EQ, 0xffffffffu, RLIMIT_CORE),
+                                      SCMP_A2(SCMP_CMP_NE, 0), SCMP_A3(SCMP_CMP_NE, 0)};
+    struct scmp_arg_cmp of_init[] = {SCMP_A0(SCMP_CMP_MASKED_EQ, 0xffffffffu, 1),
+                                     SCMP_A1(SCMP_CMP_MASKED_EQ, 0xffffffffu, 0),
+                                     SCMP_A2(SCMP_CMP_NE, 0)};
+    if (!add(ctx, SCMP_ACT_ERRNO(0), SCMP_SYS(setrlimit), 1, set, error) ||
+        !add(ctx, SCMP_ACT_ERRNO(0), SCMP_SYS(prlimit64), 3, change, error) ||
+        !add(ctx, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(prlimit64), 3, exchange, error))
+        return false;
+    for (unsigned resource = 0; resource < RLIM_NLIMITS; resource++) {
+        if (resource == RLIMIT_CORE)
+            continue;
+        of_init[1].datum_b = resource;
+        if (!add(ctx, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(prlimit64), 3, of_init, error))
+            return false;
+    }
+    return true;
+}
+
 /* AF_UNIX, AF_INET, AF_INET6 and NETLINK_ROUTE are left. */
 static bool add_sockets(scmp_filter_ctx ctx, GError **error)
 {
@@ -210,7 +238,7 @@ int sp_seccomp_container_new(GError **error)
         goto fail;
     }
     if (!add_refused(ctx, error) || !add_clone_and_personality(ctx, error) ||
-        !add_sockets(ctx, error))
+        !add_limits(ctx, error) || !add_sockets(ctx, error))
         goto fail;
     blob = memfd_create("seccomp", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     int r = blob < 0 ? -errno : seccomp_export_bpf(ctx, blob);

@@ -96,7 +96,8 @@ struct sp_plan *sp_container_plan(const struct sp_driver_spec *spec,
     sp_plan_drop_old_root(plan);
     sp_plan_hostname(plan, spec->hostname);
     sp_plan_lo_up(plan);
-    sp_plan_rlimit(plan, RLIMIT_CORE, 0, 0);
+    /* Not 0: that does not keep the kernel from running a handler of the host. See os/seccomp.c. */
+    sp_plan_rlimit(plan, RLIMIT_CORE, 1, 1);
     sp_plan_rlimit(plan, RLIMIT_NOFILE, MIN(NOFILE_SOFT, nofile_hard), nofile_hard);
     add_privileges(plan, fds);
     add_agent(plan, fds);
@@ -105,6 +106,7 @@ struct sp_plan *sp_container_plan(const struct sp_driver_spec *spec,
 
 struct sp_plan *sp_container_probe_plan(const struct sp_container_fds *fds)
 {
+    static const char *const env[] = {NULL};
     struct sp_plan *plan = sp_plan_new("probe");
     sp_plan_namespaces(plan, NAMESPACES);
     sp_plan_map_ids(plan, SP_SLOT_UID(SP_SLOTS - 1), SP_UID_BLOCK);
@@ -119,6 +121,7 @@ struct sp_plan *sp_container_probe_plan(const struct sp_container_fds *fds)
     sp_plan_hostname(plan, "probe");
     sp_plan_lo_up(plan);
     add_privileges(plan, fds);
-    add_agent(plan, fds);
+    /* It ends by itself: a worker that is killed now leaves nothing behind. */
+    sp_plan_exec(plan, SP_READY_COMMAND[0], SP_READY_COMMAND, env);
     return plan;
 }

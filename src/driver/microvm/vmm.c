@@ -48,7 +48,9 @@ static void add_root(struct sp_plan *plan, const struct sp_vmm_spec *spec,
 
 static void add_limits(struct sp_plan *plan, const struct sp_vmm_spec *spec)
 {
-    sp_plan_rlimit(plan, RLIMIT_CORE, 0, 0);
+    /* 1, not 0: fs/coredump.c. A dump holds the guest's RAM, and a handler of the host would get
+     * it. */
+    sp_plan_rlimit(plan, RLIMIT_CORE, 1, 1);
     sp_plan_rlimit(plan, RLIMIT_NOFILE, 256, 256);
     sp_plan_rlimit(plan, RLIMIT_FSIZE, spec->file_limit_bytes, spec->file_limit_bytes);
     sp_plan_capabilities(plan, 0);

@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -19,7 +20,7 @@
 struct row {
     const char *name;
     int expected; /* errno; 0: not refused by the filter */
-    long nr, a, b, c;
+    long nr, a, b, c, d;
 };
 
 static const struct row rows[] = {
@@ -65,6 +66,14 @@ static const struct row rows[] = {
     {"tiocsti, high bits", EPERM, SYS_ioctl, 0, 0x100005412},
     {"mknod block", EPERM, SYS_mknodat, -1, (long)"x", S_IFBLK | 0600},
     {"mknod fifo", EBADF, SYS_mknodat, -1, (long)"x", S_IFIFO | 0600},
+    /* The pointers are wrong: only a call that the kernel does not see succeeds. */
+    {"setrlimit core", 0, SYS_setrlimit, RLIMIT_CORE, 8},
+    {"setrlimit other", EFAULT, SYS_setrlimit, RLIMIT_NOFILE, 8},
+    {"prlimit core", 0, SYS_prlimit64, 0, RLIMIT_CORE, 8},
+    {"prlimit core, high bits", 0, SYS_prlimit64, 0, 0x100000000 + RLIMIT_CORE, 8},
+    {"prlimit core, and the old", EPERM, SYS_prlimit64, 0, RLIMIT_CORE, 8, 8},
+    {"prlimit other", EFAULT, SYS_prlimit64, 0, RLIMIT_NOFILE, 8},
+    {"prlimit of pid 1", EPERM, SYS_prlimit64, 1, RLIMIT_CPU, 8},
     {"statmount", ENOSYS, 457},
     {"unborn", ENOSYS, 999},
 #ifdef __x86_64__
@@ -80,7 +89,7 @@ static int check_rows(const struct sock_fprog *program)
         return 255;
     for (size_t i = 0; i < G_N_ELEMENTS(rows); i++) {
         errno = 0;
-        long r = syscall(rows[i].nr, rows[i].a, rows[i].b, rows[i].c);
+        long r = syscall(rows[i].nr, rows[i].a, rows[i].b, rows[i].c, rows[i].d);
         if ((r < 0 ? errno : 0) != rows[i].expected)
             return (int)i + 1;
     }
