@@ -18,18 +18,22 @@ const char *sp_qemu_cpu(enum sp_accel accel)
 
 const char *sp_qemu_kernel_options(enum sp_accel accel)
 {
-    /* panic=-1 with -no-reboot: a panic ends the VMM at once. Speculation does not exist in
-     * emulated CPUs, so its mitigations are dropped there, and only there. */
+    /* panic=-1 and -no-reboot: a panic ends the VMM at once. reboot=t, a triple fault, is the one
+     * reset that this machine knows; without it the kernel ends in real mode, where no firmware is.
+     * Speculation does not exist in emulated CPUs, so its mitigations are dropped there, and only
+     * there. */
     return accel == SP_ACCEL_KVM
-               ? "quiet panic=-1 cryptomgr.notests lsm= ima=off"
-               : "quiet panic=-1 cryptomgr.notests lsm= ima=off tsc=reliable mitigations=off nopti";
+               ? "quiet panic=-1 reboot=t cryptomgr.notests lsm= ima=off"
+               : "quiet panic=-1 reboot=t cryptomgr.notests lsm= ima=off tsc=reliable "
+                 "mitigations=off nopti";
 }
 
 int64_t sp_qemu_overhead_bytes(enum sp_accel accel, int64_t memory_mb)
 {
     /* Heap, stacks, caches of dirty disk pages: 96 MiB. Page tables and the like: 1/64 of the RAM.
-     */
-    int64_t mb = 96 + memory_mb / 64 + (accel == SP_ACCEL_TCG ? TCG_CODE_MB : 0);
+     * Holes of the image's shared memory: the first VM that touches one is charged for the page
+     * that then fills it, and once more for its private copy. That is all of the RAM at worst. */
+    int64_t mb = 96 + memory_mb / 64 + memory_mb + (accel == SP_ACCEL_TCG ? TCG_CODE_MB : 0);
     return mb * MIB;
 }
 
