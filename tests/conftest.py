@@ -1,4 +1,4 @@
-"""Fixtures of the end-to-end tests: one real `space up` for the whole run, and a leak check for each module.
+"""Fixtures of the end-to-end and the security tests: one real `space up` for the whole run, and a leak check for each module.
 
 The installation under test lives in $SPACE_TEST_STATE (default: build/e2e-state), which keeps its
 template between runs so that only the first one builds it. Tests talk to the real daemons only.
@@ -12,12 +12,12 @@ import time
 
 import pytest
 
-sys.path.insert(0, os.path.dirname(__file__))
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "e2e"))
 
 from installation import Installation  # noqa: E402
 from leaks import Inventory  # noqa: E402
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 BUILD = pathlib.Path(os.environ.get("SPACE_BUILD", ROOT / "build"))
 TIERS = ["container", "microvm"]
 
