@@ -91,21 +91,19 @@ static bool kill_abandoned(struct run *run)
 
 static void follow(struct run *run)
 {
+    int64_t look_us = sp_time_monotonic_us() + LOOK_US;
     for (;;) {
         struct sp_link_event *taken = NULL;
-        enum sp_pull pull = sp_link_sub_pull(run->sub, sp_time_monotonic_us() + LOOK_US, &taken);
+        enum sp_pull pull = sp_link_sub_pull(run->sub, look_us, &taken);
         g_autofree struct sp_link_event *event = taken;
+        /* Also while output comes without a pause. */
+        bool look = sp_time_monotonic_us() >= look_us;
+        if (look)
+            look_us = sp_time_monotonic_us() + LOOK_US;
         if (pull == SP_PULL_EVENT) {
             sp_link_sub_ack(run->sub, event->id, event->weight_end);
             if (take(run, event))
                 return;
-        } else if (pull == SP_PULL_TIMEOUT && sp_node_stopping(run->node)) {
-            g_set_error(&run->failed, SP_ERROR, SP_ERROR_UNAVAILABLE, "the worker is stopping");
-            return;
-        } else if (pull == SP_PULL_TIMEOUT && sp_http_client_gone(run->request) &&
-                   !kill_abandoned(run)) {
-            g_set_error(&run->failed, SP_ERROR, SP_ERROR_UNAVAILABLE, "nobody waits any more");
-            return;
         } else if (pull == SP_PULL_LOST) {
             const char *reason = sp_link_sub_reason(run->sub);
             sp_sessions_lost(run->node->sessions, run->session, reason);
@@ -118,6 +116,14 @@ static void follow(struct run *run)
                                                 : "the sandbox does not answer");
             return;
         } /* a gap cannot be here: nothing is acknowledged before it is captured */
+        if (look && sp_node_stopping(run->node)) {
+            g_set_error(&run->failed, SP_ERROR, SP_ERROR_UNAVAILABLE, "the worker is stopping");
+            return;
+        }
+        if (look && sp_http_client_gone(run->request) && !kill_abandoned(run)) {
+            g_set_error(&run->failed, SP_ERROR, SP_ERROR_UNAVAILABLE, "nobody waits any more");
+            return;
+        }
     }
 }
 

@@ -252,13 +252,15 @@ def test_exec_timeout(rig, box):
     assert status == 200 and answer["timed_out"] and answer["signal"] == 9 and answer["stdout"] == "on\n"
 
 
-def test_exec_is_killed_when_nobody_waits(rig, box):
+@pytest.mark.parametrize("command", [["sleep", "77"], ["yes"]])
+def test_exec_is_killed_when_nobody_waits(rig, box, command):
+    """Also when output comes without a pause."""
     server, worker = rig
-    body = exec_body(server, command=["sleep", "77"])
+    body = exec_body(server, command=command)
     with pytest.raises(TimeoutError):
         worker.call("POST", f"/node/v1/sandboxes/{box}/exec", body, timeout=0.5)
     deadline = time.monotonic() + 5
-    while any(p["command"] == ["sleep", "77"] for p in worker.call("GET", f"/node/v1/sandboxes/{box}/processes")[1]["items"]):
+    while any(p["command"] == command for p in worker.call("GET", f"/node/v1/sandboxes/{box}/processes")[1]["items"]):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     marks = worker.state / "run" / "sandboxes" / box / "sessions" / body["session_id"]
