@@ -5,9 +5,9 @@ import pytest
 from fake_worker import FakeWorker, Server
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory):
-    server = Server(tmp_path_factory.mktemp("server"))
+def make_pair(directory):
+    """Yields (server, worker); stopped afterwards."""
+    server = Server(directory)
     server.start()
     worker = FakeWorker(server)
     worker.start()
@@ -18,6 +18,11 @@ def pair(tmp_path_factory):
         worker.stop()
         if server.process.poll() is None:
             server.stop()
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    yield from make_pair(tmp_path_factory.mktemp("server"))
 
 
 @pytest.fixture

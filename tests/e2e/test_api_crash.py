@@ -6,22 +6,13 @@ import time
 
 import pytest
 
-from fake_worker import FakeWorker, Server
+from api_fixtures import make_pair
+from fake_worker import Server
 
 
 @pytest.fixture
 def own(tmp_path):
-    server = Server(tmp_path)
-    server.start()
-    worker = FakeWorker(server)
-    worker.start()
-    worker.make_template()
-    try:
-        yield server, worker
-    finally:
-        worker.stop()
-        if server.process.poll() is None:
-            server.stop()
+    yield from make_pair(tmp_path)
 
 
 def wait_ready(server):
