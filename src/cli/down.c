@@ -21,6 +21,7 @@
 #include "disk/volume.h"
 #include "os/cgroup.h"
 #include "os/cleanup.h"
+#include "os/mount.h"
 #include "os/pidfd.h"
 
 #define READY_TIMEOUT_MS 120000
@@ -155,7 +156,12 @@ static bool end_by_own_daemons(const struct down_options *o, const char *state, 
 /* The empty directories of what ran; what is not empty stays, and is said by the checks before. */
 static void remove_run_directories(const char *state)
 {
-    static const char *const names[] = {"run/sandboxes", "run/images", "run", NULL};
+    static const char *const names[] = {"run/sandboxes", "run/images", "run/container-dev", "run",
+                                        NULL};
+    /* A killed worker leaves it mounted on kernels before 6.15 (driver/container/dev.c). */
+    g_autofree char *dev = g_build_filename(state, "run/container-dev", NULL);
+    if (sp_mount_is_point(dev))
+        sp_mount_detach(dev, NULL);
     for (const char *const *name = names; *name; name++) {
         g_autofree char *path = g_build_filename(state, *name, NULL);
         rmdir(path);
