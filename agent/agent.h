@@ -47,7 +47,7 @@ struct link {
     bool greeted;   /* a HELLO was answered on this connection */
     bool quiet;     /* after QUIESCE: nothing is written until the next HELLO */
     bool readable, writable;
-    bool desynced;  /* looking for the next HELLO */
+    bool desynced; /* looking for the next HELLO */
     uint32_t version;
     uint32_t max_event_data;
     size_t in_len;
@@ -77,9 +77,9 @@ struct agent {
     bool oom_adjusted; /* our oom_score_adj is lowered: children reset theirs */
     bool has_memory_controller;
     bool identified;
-    bool work_left;    /* something is due although no descriptor is ready */
-    bool tidy_due;     /* groups of ended sessions may be empty now */
-    uint64_t now_ms;   /* CLOCK_MONOTONIC at the last wake-up */
+    bool work_left;  /* something is due although no descriptor is ready */
+    bool tidy_due;   /* groups of ended sessions may be empty now */
+    uint64_t now_ms; /* CLOCK_MONOTONIC at the last wake-up */
     uint8_t instance[SP_MSG_NONCE_BYTES];
 
     /* default environment, from IDENTITY: a decoded list whose bytes we own */
@@ -89,7 +89,7 @@ struct agent {
     uint32_t session_high; /* slots in use are below this */
     uint32_t live_count, ended_count;
     uint32_t generation;
-    uint64_t group_count; /* number of the last cgroup */
+    uint64_t group_count;                        /* number of the last cgroup */
     uint64_t left_groups[AGENT_LEFT_GROUPS_MAX]; /* of forgotten sessions, not empty yet; 0: free */
     uint64_t ended_order;
     struct ring_pool pool;

@@ -6,7 +6,7 @@
 #define OWN_VARIABLES 5u /* HOME USER LOGNAME SHELL PATH */
 
 struct builder {
-    char *at;     /* free string space */
+    char *at; /* free string space */
     char **envp;
     size_t count; /* of envp */
 };
@@ -59,11 +59,12 @@ static const char *env_get(const struct builder *b, const char *name_eq)
     return NULL;
 }
 
-struct exec_plan *exec_plan_new(const struct sp_msg_list *defaults, const struct sp_msg_start *start,
-                                const struct account *account)
+struct exec_plan *exec_plan_new(const struct sp_msg_list *defaults,
+                                const struct sp_msg_start *start, const struct account *account)
 {
     /* A packed item has 4 bytes of length where the string needs one NUL: raw.len is enough. */
-    size_t pointers = start->argv.count + 1 + defaults->count + OWN_VARIABLES + start->env.count + 1;
+    size_t pointers =
+        start->argv.count + 1 + defaults->count + OWN_VARIABLES + start->env.count + 1;
     size_t strings = start->argv.raw.len + defaults->raw.len + start->env.raw.len + start->cwd.len +
                      1 + strlen(account->home) + 2 * strlen(account->name) +
                      strlen(account->shell) + sizeof EXEC_DEFAULT_PATH + 64;

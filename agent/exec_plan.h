@@ -18,5 +18,5 @@ struct exec_plan {
 };
 
 /* NULL: no memory. The block is freed with free(). */
-struct exec_plan *exec_plan_new(const struct sp_msg_list *defaults, const struct sp_msg_start *start,
-                                const struct account *account);
+struct exec_plan *exec_plan_new(const struct sp_msg_list *defaults,
+                                const struct sp_msg_start *start, const struct account *account);

@@ -44,8 +44,9 @@ static bool add_entropy(struct agent *a, struct sp_span entropy)
     return done;
 }
 
-/* Opens a file of /etc to replace its content; a link is replaced, never followed. Not truncated: ext4
- * writes a truncated file back as soon as it is closed (auto_da_alloc), which a create would wait for. */
+/* Opens a file of /etc to replace its content; a link is replaced, never followed. Not truncated:
+ * ext4 writes a truncated file back as soon as it is closed (auto_da_alloc), which a create would
+ * wait for. */
 static int open_for_write(const char *path)
 {
     int flags = O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY;

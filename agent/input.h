@@ -14,15 +14,15 @@ struct agent;
 struct session;
 
 struct input {
-    int fd;            /* the child's pipe or terminal; -1: closed */
-    bool none;         /* START said no input */
+    int fd;    /* the child's pipe or terminal; -1: closed */
+    bool none; /* START said no input */
     bool is_terminal;
     bool close_asked;  /* STDIN_CLOSE was accepted; the pipe closes when the buffer is empty */
     bool child_closed; /* the child has closed its end, or has ended */
     bool watched;
-    bool shut;         /* the last STDIN_ACK left no window */
+    bool shut; /* the last STDIN_ACK left no window */
     uint64_t accepted;
-    uint8_t *buffer;   /* INPUT_WINDOW_BYTES, while it holds something */
+    uint8_t *buffer; /* INPUT_WINDOW_BYTES, while it holds something */
     size_t from, len;
 };
 

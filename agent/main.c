@@ -40,7 +40,8 @@ void agent_fatal(const struct agent *a, const char *what)
     char line[256];
     int len = snprintf(line, sizeof line, "space-agent: %s: %s\n", what, strerror(errno));
     if (len > 0)
-        (void)!write(STDERR_FILENO, line, (size_t)len < sizeof line ? (size_t)len : sizeof line - 1);
+        (void)!write(STDERR_FILENO, line,
+                     (size_t)len < sizeof line ? (size_t)len : sizeof line - 1);
     if (a->is_vm)
         vm_power_off();
     _exit(70); /* EX_SOFTWARE */
@@ -211,7 +212,8 @@ static _Noreturn void run(struct agent *a)
 int main(int argc, char **argv)
 {
     struct agent *a = &the_agent;
-    if (argc == 2 && strcmp(argv[1], "--ready") == 0) /* proof that commands run: agent-protocol.md §7 */
+    if (argc == 2 &&
+        strcmp(argv[1], "--ready") == 0) /* proof that commands run: agent-protocol.md §7 */
         return 0;
     a->is_init = getpid() == 1;
     parse_options(a, argc, argv);

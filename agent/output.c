@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #define READS_PER_TURN 8
-#define PAUSE_BELOW 512u        /* bytes of room: less is not worth an event */
+#define PAUSE_BELOW 512u /* bytes of room: less is not worth an event */
 #define RESUME_AT_MOST 65536u
 #define DROPPED_EVENTS_ROOM 64u /* two EVENT 4 with their heads */
 

@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RECORD_HEAD 4u     /* u32 length of the body */
+#define RECORD_HEAD 4u /* u32 length of the body */
 #define FIRST_ALLOC 1024u
-#define FINAL_SLACK 4096u  /* what final events may take beyond the capacity */
+#define FINAL_SLACK 4096u /* what final events may take beyond the capacity */
 
 void ring_init(struct ring *r, struct ring_pool *pool, size_t capacity_bytes)
 {

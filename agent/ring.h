@@ -27,8 +27,8 @@ struct ring {
     uint8_t *bytes;
     size_t allocated;
     size_t capacity;
-    uint64_t base;             /* the position that lies at bytes[0] */
-    uint64_t tail, head;       /* positions of the oldest record and past the newest */
+    uint64_t base;       /* the position that lies at bytes[0] */
+    uint64_t tail, head; /* positions of the oldest record and past the newest */
     uint64_t oldest_id, next_id;
     uint64_t acked, acked_end; /* last evictable id (< oldest_id: none) and the position after it */
 };
@@ -54,7 +54,8 @@ void ring_set_acked(struct ring *r, uint64_t id);
 /* Drops what may be evicted and gives memory back. */
 void ring_trim(struct ring *r);
 
-/* Puts the cursor on event id. false: the event is not kept (id may be next_id: the next new one). */
+/* Puts the cursor on event id. false: the event is not kept (id may be next_id: the next new one).
+ */
 bool ring_seek(const struct ring *r, uint64_t id, struct ring_cursor *ret);
 /* Length of the body at the cursor; 0 when the event does not exist yet. */
 size_t ring_body_len(const struct ring *r, const struct ring_cursor *cursor);

@@ -79,7 +79,8 @@ static void append_event(struct session *s, const struct sp_msg_event *event)
         (void)ring_append(&s->ring, event->kind, body + 1, p.len - 1, true);
 }
 
-/* --- descriptors of a child -------------------------------------------------------------------- */
+/* --- descriptors of a child --------------------------------------------------------------------
+ */
 
 struct child_fds {
     int child[3]; /* -1: none; closed by the caller (null_fd excepted) */
@@ -149,7 +150,8 @@ static void close_child_fds(const struct agent *a, const struct child_fds *fds)
     }
 }
 
-/* --- START ------------------------------------------------------------------------------------- */
+/* --- START -------------------------------------------------------------------------------------
+ */
 
 struct start_failure {
     const char *code;
@@ -294,7 +296,8 @@ void session_start(struct agent *a, uint32_t tag, const struct sp_msg_start *m)
     session_reply_state(a, tag, s);
 }
 
-/* --- SIGNAL, FORGET, events ---------------------------------------------------------------------- */
+/* --- SIGNAL, FORGET, events ----------------------------------------------------------------------
+ */
 
 void session_signal(struct agent *a, uint32_t tag, const struct sp_msg_signal *m)
 {

@@ -22,8 +22,8 @@ struct session {
     bool failed;
     bool forgotten; /* FORGET while it ran: only waits to be reaped */
     bool timed_out;
-    bool killed;    /* everything was sent SIGKILL after the time-out */
-    bool cutting;   /* the last bytes of a held-open pipe are being taken */
+    bool killed;  /* everything was sent SIGKILL after the time-out */
+    bool cutting; /* the last bytes of a held-open pipe are being taken */
     bool oom_seen;
     uint8_t overflow; /* enum sp_msg_overflow */
     uint64_t group;   /* number of its cgroup; 0: none (any more) */
@@ -44,7 +44,7 @@ struct session {
     uint64_t oom_count_at_start;
     struct sp_msg_exit exit;
 
-    char *user;             /* for PROCESSES, freed at the end */
+    char *user;              /* for PROCESSES, freed at the end */
     struct sp_msg_list argv; /* as START sent it, owned bytes */
 };
 

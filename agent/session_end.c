@@ -67,8 +67,7 @@ static void append_exit(struct session *s)
     uint8_t body[64];
     struct sp_pack p;
     sp_pack_init(&p, body, sizeof body);
-    sp_msg_event_body_encode(
-        &p, &(struct sp_msg_event){.kind = SP_EVENT_EXITED, .exit = s->exit});
+    sp_msg_event_body_encode(&p, &(struct sp_msg_event){.kind = SP_EVENT_EXITED, .exit = s->exit});
     (void)ring_append(&s->ring, SP_EVENT_EXITED, body + 1, p.len - 1, true);
 }
 
@@ -102,15 +101,15 @@ void session_check_end(struct agent *a, struct session *s)
     session_retire(a, s);
 }
 
-/* With a memory controller the session's own group counts: exact, whoever of the command was killed. Else
- * the sandbox's counter says only that somebody was; it is this command if it failed the way a
- * command fails whose process was killed: by SIGKILL, or as a shell that says so of its child. */
+/* With a memory controller the session's own group counts: exact, whoever of the command was
+ * killed. Else the sandbox's counter says only that somebody was; it is this command if it failed
+ * the way a command fails whose process was killed: by SIGKILL, or as a shell that says so of its
+ * child. */
 static bool was_oom_killed(struct agent *a, const struct session *s, const struct sp_msg_exit *e)
 {
     if (tree_group_oom(a, s->group))
         return true;
-    return !s->killed && e->exit_code == 128 + SIGKILL &&
-           tree_oom_count(a) > s->oom_count_at_start;
+    return !s->killed && e->exit_code == 128 + SIGKILL && tree_oom_count(a) > s->oom_count_at_start;
 }
 
 static void take_exit(struct agent *a, struct session *s, int status, const struct rusage *usage)
@@ -246,7 +245,8 @@ void session_tidy(struct agent *a)
         if (!oldest || s->ended_order < oldest->ended_order)
             oldest = s;
     }
-    if (oldest && (a->ended_count > AGENT_ENDED_MAX || a->now_ms >= oldest->ended_at_ms + KEPT_MS)) {
+    if (oldest &&
+        (a->ended_count > AGENT_ENDED_MAX || a->now_ms >= oldest->ended_at_ms + KEPT_MS)) {
         session_free(a, oldest);
         a->tidy_due = true; /* there may be more */
     }

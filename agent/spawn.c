@@ -21,11 +21,12 @@
 #include <unistd.h>
 
 #define STACK_BYTES (64u * 1024u)
-#define EXEC_DEADLINE_MS 60000u /* an emulated guest among fifty may need ten seconds for an execve */
+#define EXEC_DEADLINE_MS                                                                           \
+    60000u /* an emulated guest among fifty may need ten seconds for an execve */
 #define RESUME_MS 10
-#define CANDIDATE_BYTES 4352u /* PATH_MAX, and the longest file name */
-#define SIGNAL_SET_BYTES 8u   /* the kernel's sigset_t */
-#define INTO_CGROUP 0x200000000ull   /* CLONE_INTO_CGROUP, since Linux 5.7 */
+#define CANDIDATE_BYTES 4352u      /* PATH_MAX, and the longest file name */
+#define SIGNAL_SET_BYTES 8u        /* the kernel's sigset_t */
+#define INTO_CGROUP 0x200000000ull /* CLONE_INTO_CGROUP, since Linux 5.7 */
 
 /* struct clone_args of clone3(2); the libcs' headers do not have all of it. */
 struct clone3_args {
@@ -44,8 +45,9 @@ struct child {
     char candidate[CANDIDATE_BYTES];
 };
 
-/* The child and we run at the same time in one memory, errno included: what may overlap uses sp_raw(), whose
- * results are the kernel's own. ASan must not instrument what runs on the child's own stack. */
+/* The child and we run at the same time in one memory, errno included: what may overlap uses
+ * sp_raw(), whose results are the kernel's own. ASan must not instrument what runs on the child's
+ * own stack. */
 #define IN_CHILD __attribute__((no_sanitize("address", "undefined")))
 
 IN_CHILD static _Noreturn void child_fail(struct child *c, enum spawn_stage stage, int error)
@@ -127,7 +129,8 @@ IN_CHILD static int exec_error(const char *path, int error)
     return error;
 }
 
-/* Tries the program in every directory of PATH, as execvp(3) does, but never gives it to a shell. */
+/* Tries the program in every directory of PATH, as execvp(3) does, but never gives it to a shell.
+ */
 IN_CHILD static _Noreturn void child_exec(struct child *c)
 {
     const struct exec_plan *plan = c->request->plan;
@@ -201,8 +204,8 @@ IN_CHILD static void child_run(void *argument)
 
 void signals_reset(void)
 {
-    /* The kernel's struct sigaction is four words on every architecture we build for; zero is SIG_DFL.
-     * The raw call, since libc keeps its hands off the signals of its own threads. */
+    /* The kernel's struct sigaction is four words on every architecture we build for; zero is
+     * SIG_DFL. The raw call, since libc keeps its hands off the signals of its own threads. */
     const unsigned long action[4] = {0};
     for (int i = 1; i <= 64; i++)
         syscall(SYS_rt_sigaction, i, action, NULL, SIGNAL_SET_BYTES);
@@ -235,12 +238,12 @@ static pid_t clone_child(struct child *c, uint8_t *stack)
     }
     /* An old kernel, a filter that hides clone3, or a group that takes no process. */
     c->by_clone = true;
-    return clone(child_main, stack + STACK_BYTES, CLONE_VM | CLONE_CHILD_CLEARTID | SIGCHLD, c, NULL,
-                 NULL, &c->alive);
+    return clone(child_main, stack + STACK_BYTES, CLONE_VM | CLONE_CHILD_CLEARTID | SIGCHLD, c,
+                 NULL, NULL, &c->alive);
 }
 
-/* false: the child was still in our memory at the deadline. Meanwhile a child that a hostile process
- * has stopped is set going again. */
+/* false: the child was still in our memory at the deadline. Meanwhile a child that a hostile
+ * process has stopped is set going again. */
 static bool wait_gone(struct child *c, pid_t pid)
 {
     const struct timespec step = {.tv_nsec = RESUME_MS * 1000000L};

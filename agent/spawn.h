@@ -20,11 +20,11 @@ enum spawn_stage {
 struct spawn_request {
     const struct exec_plan *plan;
     const struct account *account;
-    int fds[3];        /* what becomes 0, 1, 2; all above 2 */
-    bool terminal;     /* fds[0] becomes the controlling terminal */
-    int group_fd;      /* cgroup directory to be born in; -1: none */
-    bool deny_clone3;  /* container tier, see spawn.c */
-    bool reset_oom;    /* write 0 to our inherited oom_score_adj */
+    int fds[3];       /* what becomes 0, 1, 2; all above 2 */
+    bool terminal;    /* fds[0] becomes the controlling terminal */
+    int group_fd;     /* cgroup directory to be born in; -1: none */
+    bool deny_clone3; /* container tier, see spawn.c */
+    bool reset_oom;   /* write 0 to our inherited oom_score_adj */
 };
 
 struct spawn_result {
@@ -38,6 +38,6 @@ struct spawn_result {
  * by the caller from one call to the next; NULL at first. */
 struct spawn_result spawn_child(void **block, const struct spawn_request *request);
 
-/* Sets the disposition of every signal to its default: whoever started us may have left some ignored, and
- * execve(2) hands that on, so that `yes | head` would not end. Once, at our start. */
+/* Sets the disposition of every signal to its default: whoever started us may have left some
+ * ignored, and execve(2) hands that on, so that `yes | head` would not end. Once, at our start. */
 void signals_reset(void);

@@ -88,10 +88,8 @@ void subscription_add(struct agent *a, uint32_t tag, const struct sp_msg_subscri
         reply.gap = 1;
         reply.first_event = s->ended ? s->ring.next_id - 1 : s->ring.next_id;
     }
-    *sub = (struct subscription){.session = s,
-                                 .tag = tag,
-                                 .credit_bytes = m->credit_bytes,
-                                 .acked = reply.first_event - 1};
+    *sub = (struct subscription){
+        .session = s, .tag = tag, .credit_bytes = m->credit_bytes, .acked = reply.first_event - 1};
     if (!ring_seek(&s->ring, reply.first_event, &sub->cursor)) {
         sub->session = NULL;
         link_reply_error(&a->link, tag, "internal", "the event cannot be found");

@@ -15,7 +15,8 @@ void tree_signal(struct agent *a, const struct session *s, int signal);
 void tree_kill(struct agent *a, const struct session *s);
 /* Removes a group; false: it still has processes. */
 bool tree_remove(const struct agent *a, uint64_t number);
-/* The session of this group is forgotten: removes the group now, or in tree_tidy when it is empty. */
+/* The session of this group is forgotten: removes the group now, or in tree_tidy when it is empty.
+ */
 void tree_leave(struct agent *a, uint64_t number);
 void tree_tidy(struct agent *a);
 /* OOM kills in the sandbox (oom-fd) so far; 0 when not known. */

@@ -177,7 +177,8 @@ static void mount_system(struct agent *a)
          "mount /dev/pts");
     must(a, mount_at("tmpfs", "dev/shm", "tmpfs", MOUNT_NOSUID | MOUNT_NODEV, "mode=1777"),
          "mount /dev/shm");
-    must(a, mount_at("tmpfs", "run", "tmpfs", MOUNT_NOSUID | MOUNT_NODEV, "mode=755"), "mount /run");
+    must(a, mount_at("tmpfs", "run", "tmpfs", MOUNT_NOSUID | MOUNT_NODEV, "mode=755"),
+         "mount /run");
     unlink("dev/ptmx");
     (void)!symlink("pts/ptmx", "dev/ptmx");
     (void)!symlink("/proc/self/fd", "dev/fd");
@@ -186,7 +187,8 @@ static void mount_system(struct agent *a)
     (void)!symlink("/proc/self/fd/2", "dev/stderr");
 }
 
-/* A static program that every root has, whatever is in the image: the worker's proof that commands run. */
+/* A static program that every root has, whatever is in the image: the worker's proof that commands
+ * run. */
 static void install_agent(void)
 {
     make_dir("dev/.space", 0755);

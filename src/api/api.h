@@ -35,8 +35,8 @@ struct sp_api_call {
     int status;      /* what was answered */
 };
 
-/* A handler answers with sp_api_reply() and the like and returns true, or returns false with *error,
- * which becomes the answer. */
+/* A handler answers with sp_api_reply() and the like and returns true, or returns false with
+ * *error, which becomes the answer. */
 typedef bool (*sp_api_handler)(struct sp_api_call *call, GError **error);
 
 struct sp_api_route {
@@ -64,12 +64,12 @@ struct sp_page {
     bool has_cursor;
     char cursor[160];
 };
-/* Reads limit and cursor. allowed: NULL-terminated names of further parameters; one that ends in '.' is
- * a prefix. Any other parameter is an error that names it. */
+/* Reads limit and cursor. allowed: NULL-terminated names of further parameters; one that ends in
+ * '.' is a prefix. Any other parameter is an error that names it. */
 bool sp_api_page(struct sp_api_call *call, const char *id_prefix, const char *const *allowed,
                  struct sp_page *ret, GError **error);
-/* {items, next_cursor}: rows holds up to limit + 1 rows, of which the last only shows that there are
- * more. render gives the JSON of a row, id_of what the cursor holds. */
+/* {items, next_cursor}: rows holds up to limit + 1 rows, of which the last only shows that there
+ * are more. render gives the JSON of a row, id_of what the cursor holds. */
 json_t *sp_api_list(struct sp_api_call *call, GPtrArray *rows, unsigned limit,
                     json_t *(*render)(struct sp_api_call *call, const void *row),
                     const char *(*id_of)(const void *row));
@@ -81,9 +81,10 @@ bool sp_api_query_choice(struct sp_api_call *call, const char *name, const char 
 /* Waits for the operation to end, at most wait_ms of the call; gives it as it is then. */
 struct sp_operation_row *sp_api_wait(struct sp_api_call *call, const char *operation_id,
                                      GError **error);
-/* Answers about an operation. extra (taken over, may be NULL) is put beside "operation". An operation
- * that has failed while the caller waited is answered by its own error, with its error status, and the
- * same members beside "error". done_status is for one that has succeeded; 202 for one that goes on. */
+/* Answers about an operation. extra (taken over, may be NULL) is put beside "operation". An
+ * operation that has failed while the caller waited is answered by its own error, with its error
+ * status, and the same members beside "error". done_status is for one that has succeeded; 202 for
+ * one that goes on. */
 void sp_api_reply_operation(struct sp_api_call *call, const struct sp_operation_row *operation,
                             json_t *extra, int done_status);
 

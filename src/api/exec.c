@@ -1,4 +1,5 @@
-/* POST …/exec: one command, waited for. The worker's answer is passed on unread: it holds the output. */
+/* POST …/exec: one command, waited for. The worker's answer is passed on unread: it holds the
+ * output. */
 #include "api/handlers.h"
 #include "api/worker_client.h"
 #include "base/error.h"

@@ -102,8 +102,7 @@ void sp_metrics_write(struct sp_metrics *m, GString *out)
         for (unsigned status = 0; status < N_STATUS; status++) {
             if (m->requests[r][status])
                 g_string_append_printf(
-                    out,
-                    "space_http_requests_total{method=\"%s\",route=\"%s\",status=\"%u\"} %u\n",
+                    out, "space_http_requests_total{method=\"%s\",route=\"%s\",status=\"%u\"} %u\n",
                     sp_api_routes[r].method, sp_api_routes[r].pattern, status,
                     m->requests[r][status]);
         }
@@ -112,8 +111,8 @@ void sp_metrics_write(struct sp_metrics *m, GString *out)
     for (unsigned r = 0; r < MAX_ROUTES && sp_api_routes[r].method; r++) {
         if (m->durations[r].count == 0)
             continue;
-        g_autofree char *labels = g_strdup_printf("method=\"%s\",route=\"%s\",",
-                                                  sp_api_routes[r].method, sp_api_routes[r].pattern);
+        g_autofree char *labels = g_strdup_printf(
+            "method=\"%s\",route=\"%s\",", sp_api_routes[r].method, sp_api_routes[r].pattern);
         write_histogram(out, "space_http_request_duration_seconds", labels, &m->durations[r]);
     }
     g_string_append(out, "# TYPE space_sandbox_create_seconds histogram\n");

@@ -35,8 +35,7 @@ struct sp_sandbox_row *sp_api_sandbox(struct sp_api_call *call, GError **error)
     const char *id;
     if (!path_id(call, &id, error))
         return NULL;
-    struct sp_sandbox_row *s =
-        sp_store_sandbox_get(call->api->store, call->key->tenant, id, error);
+    struct sp_sandbox_row *s = sp_store_sandbox_get(call->api->store, call->key->tenant, id, error);
     if (s)
         sp_store_sandbox_touch(call->api->store, s);
     return s;
@@ -46,8 +45,8 @@ struct sp_sandbox_row *sp_api_running_sandbox(struct sp_api_call *call, GError *
 {
     struct sp_sandbox_row *s = sp_api_sandbox(call, error);
     if (s && s->state != SP_STATE_RUNNING) {
-        g_set_error(error, SP_ERROR, SP_ERROR_FAILED_PRECONDITION,
-                    "the sandbox is %s, not running", sp_state_names[s->state]);
+        g_set_error(error, SP_ERROR, SP_ERROR_FAILED_PRECONDITION, "the sandbox is %s, not running",
+                    sp_state_names[s->state]);
         g_clear_pointer(&s, sp_sandbox_row_free);
     }
     return s;
@@ -117,8 +116,8 @@ bool sp_api_sandbox_create(struct sp_api_call *call, GError **error)
     struct sp_operation_row *op = sp_api_wait(call, made.operation_id, error);
     if (!op)
         return false;
-    struct sp_sandbox_row *s = sp_store_sandbox_get_any(call->api->store, call->key->tenant,
-                                                        made.resource_id, error);
+    struct sp_sandbox_row *s =
+        sp_store_sandbox_get_any(call->api->store, call->key->tenant, made.resource_id, error);
     if (s) {
         g_autofree char *location = g_strconcat("/v1/sandboxes/", s->id, NULL);
         sp_http_add_header(call->http, "Location", location);
@@ -201,8 +200,8 @@ bool sp_api_sandbox_patch(struct sp_api_call *call, GError **error)
     struct sp_sandbox_patch patch;
     if (!path_id(call, &id, error) || !sp_sandbox_patch_decode(call->body, &patch, error))
         return false;
-    bool ok = sp_store_sandbox_patch(call->api->store, call->key->tenant, id, &patch, &call->idem,
-                                     error);
+    bool ok =
+        sp_store_sandbox_patch(call->api->store, call->key->tenant, id, &patch, &call->idem, error);
     sp_sandbox_patch_clear(&patch);
     return ok && sp_api_sandbox_get(call, error);
 }

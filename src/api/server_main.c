@@ -40,7 +40,8 @@ static void announce(const struct sp_server_config *config, const char *address)
     close(config->ready_fd);
 }
 
-/* Blocked in this thread before any other is made, so in all: the signals are read, never delivered. */
+/* Blocked in this thread before any other is made, so in all: the signals are read, never
+ * delivered. */
 static int block_signals(GError **error)
 {
     sigset_t set;

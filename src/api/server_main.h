@@ -10,6 +10,7 @@ struct sp_server_config {
     int ready_fd;             /* gets "<address>\n" once requests are answered; 0: none */
 };
 
-/* Runs until SIGTERM or SIGINT (which it blocks in every thread: call it before making any); then ends
- * within 2 s, long waits included. Returns the exit status: 0, or 1 when it could not start (logged). */
+/* Runs until SIGTERM or SIGINT (which it blocks in every thread: call it before making any); then
+ * ends within 2 s, long waits included. Returns the exit status: 0, or 1 when it could not start
+ * (logged). */
 int sp_server_main(const struct sp_server_config *config);

@@ -89,7 +89,8 @@ static bool create(struct sp_api_call *call, const struct sp_sandbox_row *sandbo
     char secret[SP_SECRET_MAX];
     g_autoptr(json_t) spec = sp_session_spec(request);
     g_autofree char *text = sp_json_dump(spec);
-    struct sp_session_new new = {.tenant = call->key->tenant, .sandbox_id = sandbox->id, .spec = text};
+    struct sp_session_new new = {
+        .tenant = call->key->tenant, .sandbox_id = sandbox->id, .spec = text};
     struct sp_replay made;
     make_token(secret, &new.token);
     if (!sp_store_session_create(call->api->store, &new, &call->idem, &made, error))

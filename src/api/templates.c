@@ -60,8 +60,7 @@ bool sp_api_template_get(struct sp_api_call *call, GError **error)
     if (!path_ref(call, &ref, error))
         return false;
     g_autoptr(GPtrArray) nodes = sp_store_node_list(call->api->store, error);
-    struct sp_template_row *t =
-        nodes ? sp_store_template_get(call->api->store, &ref, error) : NULL;
+    struct sp_template_row *t = nodes ? sp_store_template_get(call->api->store, &ref, error) : NULL;
     if (!t)
         return false;
     sp_api_reply(call, 200, sp_render_template(t, nodes));

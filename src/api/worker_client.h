@@ -17,9 +17,9 @@ struct sp_worker_call {
     void (*tick)(void *user);
     void *user;
 };
-/* Asks the worker of a node on behalf of a request; ends early (SP_ERROR_UNAVAILABLE) when the client
- * has gone or the server stops. true only for a 2xx, whose body ret gets; a worker's error answer becomes
- * *error with its code, message and field. */
+/* Asks the worker of a node on behalf of a request; ends early (SP_ERROR_UNAVAILABLE) when the
+ * client has gone or the server stops. true only for a 2xx, whose body ret gets; a worker's error
+ * answer becomes *error with its code, message and field. */
 bool sp_worker_ask(struct sp_api_call *call, const char *node, const struct sp_worker_call *ask,
                    struct sp_http_answer *ret, GError **error);
 

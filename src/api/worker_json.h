@@ -24,7 +24,7 @@ bool sp_worker_array(json_t *object, const char *name, json_t **ret, GError **er
 char *sp_worker_dump(json_t *object, const char *name);
 /* The code and message of the member "error"; both NULL when there is none. Borrowed. */
 void sp_worker_error(json_t *object, const char **ret_code, const char **ret_message);
-/* One session as a worker reports it (worker_reports.c). *ret borrows from item and from texts, which
- * takes the strings that had to be made. */
+/* One session as a worker reports it (worker_reports.c). *ret borrows from item and from texts,
+ * which takes the strings that had to be made. */
 bool sp_worker_session_report(json_t *item, struct sp_session_report *ret, GPtrArray *texts,
                               GError **error);

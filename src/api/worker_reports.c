@@ -126,7 +126,8 @@ bool sp_api_worker_build(struct sp_api_call *call, GError **error)
         sp_error_set_field(error, "/state", "unknown state %s", state);
         return false;
     }
-    if (report.state == SP_OPERATION_SUCCEEDED && (!report.digest || !sp_digest_valid(report.digest))) {
+    if (report.state == SP_OPERATION_SUCCEEDED &&
+        (!report.digest || !sp_digest_valid(report.digest))) {
         sp_error_set_field(error, "/digest", "a build that succeeded has a digest");
         return false;
     }

@@ -14,8 +14,7 @@
 static bool node_name_valid(const char *name)
 {
     size_t len = strlen(name);
-    return len >= 1 && len <= 63 &&
-           strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789.-") == len;
+    return len >= 1 && len <= 63 && strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789.-") == len;
 }
 
 /* A restarted worker tries its tiers anew; until it knows, what it said before stands. */
@@ -42,7 +41,8 @@ static void keep_known_tiers(struct sp_store *store, const char *node, json_t *t
     sp_node_row_free(before);
 }
 
-/* The templates of the node that nobody wants any more. An error is no reason to refuse the node. */
+/* The templates of the node that nobody wants any more. An error is no reason to refuse the node.
+ */
 static json_t *deleted_templates(struct sp_store *store, json_t *templates)
 {
     g_autoptr(GStrvBuilder) builder = g_strv_builder_new();
@@ -265,8 +265,8 @@ bool sp_api_worker_desired_of(struct sp_api_call *call, GError **error)
 bool sp_api_worker_session_get(struct sp_api_call *call, GError **error)
 {
     g_autoptr(GArray) tokens = NULL;
-    struct sp_session_row *s = sp_store_session_for_worker(
-        call->api->store, sp_http_param(call->http, 0), &tokens, error);
+    struct sp_session_row *s =
+        sp_store_session_for_worker(call->api->store, sp_http_param(call->http, 0), &tokens, error);
     if (!s)
         return false;
     json_t *list = json_array();

@@ -34,7 +34,8 @@ static bool depth_ok(const json_t *value, unsigned left)
 json_t *sp_json_parse(const char *text, size_t len, GError **error)
 {
     json_error_t why;
-    json_t *value = json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
+    json_t *value =
+        json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
     if (!value) {
         g_set_error(error, SP_ERROR, SP_ERROR_INVALID_REQUEST, "invalid JSON at line %d: %s",
                     why.line, why.text);

@@ -22,7 +22,8 @@ enum sp_json_kind {
     SP_JSON_NUMBER,      /* double within min..max */
     SP_JSON_DURATION,    /* int64_t milliseconds from "30s", within min..max ms */
     SP_JSON_STRING_LIST, /* char **, NULL-terminated, owned (strv); min..max items */
-    SP_JSON_STRING_MAP,  /* char **, owned strv of "key=value"; at most max pairs. Keys hold no '=' */
+    SP_JSON_STRING_MAP,  /* char **, owned strv of "key=value"; at most max pairs. Keys hold no '='
+                          */
     SP_JSON_OBJECT,      /* a struct in place, decoded by sub */
     SP_JSON_RAW,         /* json_t *, a reference of its own */
 };

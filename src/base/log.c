@@ -20,7 +20,8 @@ void sp_log_init(const char *daemon, enum sp_log_level lowest)
     lowest_level = lowest;
 }
 
-static void write_line(enum sp_log_level level, const char *msg, const GError *error, va_list fields)
+static void write_line(enum sp_log_level level, const char *msg, const GError *error,
+                       va_list fields)
 {
     char now[SP_TIME_TEXT];
     sp_time_format(sp_time_now_ms(), now);

@@ -9,7 +9,8 @@
 
 enum sp_log_level { SP_LOG_DEBUG, SP_LOG_INFO, SP_LOG_WARNING, SP_LOG_ERROR };
 
-/* Names the process ("server", "worker", …) and the lowest level that is written. Call once, early. */
+/* Names the process ("server", "worker", …) and the lowest level that is written. Call once, early.
+ */
 void sp_log_init(const char *daemon, enum sp_log_level lowest);
 
 /* Writes a line. After msg come pairs of const char * (name, value), ended by NULL; a NULL value

@@ -1,6 +1,6 @@
 /*
- * `space run`: a sandbox for one command. It is deleted on every way out; when we are killed by SIGKILL,
- * by the server, once it has been idle.
+ * `space run`: a sandbox for one command. It is deleted on every way out; when we are killed by
+ * SIGKILL, by the server, once it has been idle.
  */
 #include <stdio.h>
 #include <string.h>

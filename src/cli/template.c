@@ -71,8 +71,8 @@ static char *log_text(struct follow *f)
     return g_utf8_make_valid(raw, (gssize)len);
 }
 
-/* Prints what the log has more than before. A terminal has one line that shows what is being done; elsewhere
- * the stages are printed, not the indented details of the programs that work for them. */
+/* Prints what the log has more than before. A terminal has one line that shows what is being done;
+ * elsewhere the stages are printed, not the indented details of the programs that work for them. */
 static void show_progress(struct follow *f)
 {
     if (f->quiet)

@@ -17,8 +17,9 @@ struct sp_placement {
 bool sp_node_ready(const struct sp_node_row *node, int64_t now_ms);
 /* The first ready node, by name; NULL: none. */
 const struct sp_node_row *sp_place_any(GPtrArray *nodes, int64_t now_ms);
-/* Among the ready nodes the first that offers the tier, those that have the template before the others.
- * SP_ERROR_UNAVAILABLE: no node is ready; SP_ERROR_UNSUPPORTED or a field error: why the tier is not. */
+/* Among the ready nodes the first that offers the tier, those that have the template before the
+ * others. SP_ERROR_UNAVAILABLE: no node is ready; SP_ERROR_UNSUPPORTED or a field error: why the
+ * tier is not. */
 bool sp_place(GPtrArray *nodes, int64_t now_ms, enum sp_isolation isolation, bool untrusted,
               const char *template_digest, struct sp_placement *ret, GError **error);
 /* Whether the digest is in the node's list of templates. */

@@ -53,9 +53,9 @@ static int configure(int device, int backing_fd, bool read_only)
     return -1;
 }
 
-/* The device that has this file already, opened; -1 when there is none. Another mount namespace may keep
- * a device alive after our unmount. A second one over the same file would be a second cache over the
- * same blocks: file systems get corrupted that way. */
+/* The device that has this file already, opened; -1 when there is none. Another mount namespace may
+ * keep a device alive after our unmount. A second one over the same file would be a second cache
+ * over the same blocks: file systems get corrupted that way. */
 static int find_attached(int backing_fd, bool read_only, char ret_path[SP_LOOP_PATH_MAX])
 {
     struct stat file;

@@ -47,8 +47,8 @@ static void say(struct build *build, const char *line)
     }
 }
 
-/* A line of a program that was started for the stage said last: indented, so that a reader who wants the
- * stages only can tell (docs/templates.md). */
+/* A line of a program that was started for the stage said last: indented, so that a reader who
+ * wants the stages only can tell (docs/templates.md). */
 static void say_detail(struct build *build, const char *line)
 {
     g_autofree char *text = g_strconcat("  ", line, NULL);

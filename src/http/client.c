@@ -250,7 +250,8 @@ static CURLcode perform(struct transfer *t)
     int64_t deadline_ms = sp_time_monotonic_ms() + call->connect_retry_ms;
     CURLcode code;
     while ((code = curl_easy_perform(t->curl)) == CURLE_COULDNT_CONNECT &&
-           sp_time_monotonic_ms() < deadline_ms && !(call->cancelled && call->cancelled(call->user)))
+           sp_time_monotonic_ms() < deadline_ms &&
+           !(call->cancelled && call->cancelled(call->user)))
         g_usleep(CONNECT_RETRY_US); /* no event tells when somebody listens */
     return code;
 }

@@ -7,12 +7,13 @@
  * {"error":{"code","message","field"?,"request_id","retry_after_ms"?}}.
  *
  * Refused before any handler (400, connection closed): Content-Length together with
- * Transfer-Encoding, repeated Content-Length, NUL, bare CR or bare LF in the head, folded headers, more
- * than 64 headers, an encoded slash or NUL, "." or ".." in the path, bytes that are not UTF-8. A
- * request head has 10 s, an idle keep-alive connection 75 s, a client that neither sends nor takes
- * bytes 75 s. A head has at most about 48 KiB. A line that is no HTTP at all gets the plain 400, 414, 431
- * or 505 of libmicrohttpd without a JSON body, or is closed without an answer. Every other answer carries X-Request-Id and, unless the
- * handler sets Cache-Control itself, Cache-Control: no-store.
+ * Transfer-Encoding, repeated Content-Length, NUL, bare CR or bare LF in the head, folded headers,
+ * more than 64 headers, an encoded slash or NUL, "." or ".." in the path, bytes that are not UTF-8.
+ * A request head has 10 s, an idle keep-alive connection 75 s, a client that neither sends nor
+ * takes bytes 75 s. A head has at most about 48 KiB. A line that is no HTTP at all gets the plain
+ * 400, 414, 431 or 505 of libmicrohttpd without a JSON body, or is closed without an answer. Every
+ * other answer carries X-Request-Id and, unless the handler sets Cache-Control itself,
+ * Cache-Control: no-store.
  */
 #pragma once
 
@@ -28,9 +29,9 @@ struct sp_http_request;
 
 #define SP_HTTP_MAX_PARAMS 4
 
-/* Called with each piece of the request body of a streamed route as it arrives, before the handler; may
- * block (that is the flow control). false with *error set: the request is answered with that error and
- * the rest of the body is not read. */
+/* Called with each piece of the request body of a streamed route as it arrives, before the handler;
+ * may block (that is the flow control). false with *error set: the request is answered with that
+ * error and the rest of the body is not read. */
 typedef bool (*sp_http_body_fn)(struct sp_http_request *request, const char *bytes, size_t len,
                                 GError **error);
 
@@ -44,13 +45,13 @@ struct sp_http_route {
     /* NULL: the body is collected up to max_body_bytes (413 beyond). */
     sp_http_body_fn on_body;
     size_t max_body_bytes;
-    /* A GET route also serves HEAD (the handler runs, the body is not sent), unless this is set: for
-     * handlers that start something. HEAD is a 405 then. */
+    /* A GET route also serves HEAD (the handler runs, the body is not sent), unless this is set:
+     * for handlers that start something. HEAD is a 405 then. */
     bool refuse_head;
 };
 
 struct sp_http_server_config {
-    const char *address; /* "127.0.0.1:7070" or "[::1]:7070"; port 0: any free one */
+    const char *address;                /* "127.0.0.1:7070" or "[::1]:7070"; port 0: any free one */
     const struct sp_http_route *routes; /* ended by a row with a NULL method; outlives the server */
     void *user;                         /* passed to handler and authorize */
     unsigned max_connections;           /* 0: 1024; one more is reset */
@@ -64,10 +65,11 @@ struct sp_http_server *sp_http_server_start(const struct sp_http_server_config *
                                             GError **error);
 /* "127.0.0.1:7070" as really bound. Borrowed. */
 const char *sp_http_server_address(const struct sp_http_server *server);
-/* Takes no new connections, closes idle ones, waits until running handlers and streams have ended (these
- * look at sp_http_server_stopping(); at most grace_ms, then their sockets are shut down) and frees the
- * server. Blocks until the last handler has returned, so a handler that waits for something else than
- * its client must look at sp_http_server_stopping() or sp_http_client_gone(). */
+/* Takes no new connections, closes idle ones, waits until running handlers and streams have ended
+ * (these look at sp_http_server_stopping(); at most grace_ms, then their sockets are shut down) and
+ * frees the server. Blocks until the last handler has returned, so a handler that waits for
+ * something else than its client must look at sp_http_server_stopping() or sp_http_client_gone().
+ */
 void sp_http_server_stop(struct sp_http_server *server, unsigned grace_ms);
 /* True once stop() has begun: long waits and streams should end. */
 bool sp_http_server_stopping(const struct sp_http_server *server);
@@ -88,7 +90,8 @@ void sp_http_query_each(struct sp_http_request *request,
 const char *sp_http_bearer(struct sp_http_request *request);
 /* The collected body; may be empty. */
 GBytes *sp_http_body(struct sp_http_request *request);
-/* The body as a JSON object (an empty body is {}). NULL with an invalid_request error. Caller owns. */
+/* The body as a JSON object (an empty body is {}). NULL with an invalid_request error. Caller owns.
+ */
 json_t *sp_http_body_json(struct sp_http_request *request, GError **error);
 /* "req_…", made for each request; goes into errors and the log. */
 const char *sp_http_request_id(const struct sp_http_request *request);
@@ -114,16 +117,17 @@ void sp_http_respond_bytes(struct sp_http_request *request, int status, const ch
                            const void *bytes, size_t len);
 
 /* Pulls the next bytes of a streamed answer: waits until there are some and returns their number
- * (1…max), 0 for a proper end, -1 to cut the connection (the client sees a broken transfer). Runs in
- * the connection's thread, may block, should look at sp_http_client_gone() and
+ * (1…max), 0 for a proper end, -1 to cut the connection (the client sees a broken transfer). Runs
+ * in the connection's thread, may block, should look at sp_http_client_gone() and
  * sp_http_server_stopping() at least every second. */
 typedef ssize_t (*sp_http_pull_fn)(void *source, char *buffer, size_t max);
 /* A streamed answer (chunked). free_source is called exactly once, also when the client has gone.
- * Small socket buffers (send buffer 256 KiB), TCP_NODELAY. The request is valid until free_source. */
+ * Small socket buffers (send buffer 256 KiB), TCP_NODELAY. The request is valid until free_source.
+ */
 void sp_http_respond_stream(struct sp_http_request *request, int status, const char *content_type,
                             sp_http_pull_fn pull, void *source, GDestroyNotify free_source);
-/* The same with a Content-Length instead of chunks: a file. The source must give exactly len_bytes; if
- * it ends early the connection is cut. */
+/* The same with a Content-Length instead of chunks: a file. The source must give exactly len_bytes;
+ * if it ends early the connection is cut. */
 void sp_http_respond_stream_sized(struct sp_http_request *request, int status,
                                   const char *content_type, uint64_t len_bytes,
                                   sp_http_pull_fn pull, void *source, GDestroyNotify free_source);

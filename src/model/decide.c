@@ -9,8 +9,7 @@ static enum sp_action settled(const struct sp_wanted *wanted, const struct sp_fo
 
 static enum sp_action cannot(const struct sp_wanted *wanted, const struct sp_found *found)
 {
-    return found->reported_generation < wanted->generation ? SP_ACTION_UNSUPPORTED
-                                                           : SP_ACTION_NONE;
+    return found->reported_generation < wanted->generation ? SP_ACTION_UNSUPPORTED : SP_ACTION_NONE;
 }
 
 static enum sp_action decide_deleted(const struct sp_wanted *wanted, const struct sp_found *found)

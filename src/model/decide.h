@@ -13,7 +13,8 @@
 /* What the worker finds on its node. */
 enum sp_presence {
     SP_PRESENCE_ABSENT,  /* no run directory: nothing of it is here */
-    SP_PRESENCE_PARTIAL, /* made half-way (a crash in create), nothing runs for it that may be kept */
+    SP_PRESENCE_PARTIAL, /* made half-way (a crash in create), nothing runs for it that may be kept
+                          */
     SP_PRESENCE_RUNNING, /* its process lives and is ours */
     SP_PRESENCE_PAUSED,
     SP_PRESENCE_SUSPENDED,
@@ -28,9 +29,10 @@ enum sp_action {
     SP_ACTION_DESTROY,         /* remove everything; decide again afterwards */
     SP_ACTION_FAIL,            /* remove what is left and report failed: its memory is lost */
     SP_ACTION_REPORT_DELETED,  /* nothing is left: say so */
-    SP_ACTION_REPORT_OBSERVED, /* it is as wanted, but the server has not heard so for this generation */
+    SP_ACTION_REPORT_OBSERVED, /* it is as wanted, but the server has not heard so for this
+                                  generation */
     SP_ACTION_LOOK_AGAIN,      /* later */
-    SP_ACTION_UNSUPPORTED,     /* the wanted change is not possible: report the operation as failed */
+    SP_ACTION_UNSUPPORTED, /* the wanted change is not possible: report the operation as failed */
 };
 
 struct sp_wanted {

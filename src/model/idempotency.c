@@ -11,8 +11,9 @@ bool sp_idempotency_key_check(const char *key, GError **error)
     for (const char *c = key; ok && *c; c++)
         ok = *c >= 0x20 && *c <= 0x7e;
     if (!ok)
-        sp_error_set_field(error, "Idempotency-Key",
-                           "the header Idempotency-Key must be 1 to 200 printable ASCII characters");
+        sp_error_set_field(
+            error, "Idempotency-Key",
+            "the header Idempotency-Key must be 1 to 200 printable ASCII characters");
     return ok;
 }
 

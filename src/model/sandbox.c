@@ -11,8 +11,8 @@
 #define SECOND_MS 1000.0
 #define DAY_MS (24 * 3600 * SECOND_MS)
 #define MAX_ENV 256
-/* With the 8 KiB of a template (disk/recipe.c) less than SP_MSG_LISTS_BYTES_MAX: the agent gets both in
- * one frame. */
+/* With the 8 KiB of a template (disk/recipe.c) less than SP_MSG_LISTS_BYTES_MAX: the agent gets
+ * both in one frame. */
 #define MAX_ENV_BYTES (48 * 1024)
 #define MAX_METADATA 64
 
@@ -172,7 +172,8 @@ static bool check_request(const struct sp_sandbox_request *r, GError **error)
         return false;
     }
     if (!sp_template_ref_parse(r->template_ref, &ref)) {
-        sp_error_set_field(error, "/template", "template must be name:tag or sha256:<64 hex digits>");
+        sp_error_set_field(error, "/template",
+                           "template must be name:tag or sha256:<64 hex digits>");
         return false;
     }
     return check_name(r->name, error) && sp_check_user(r->user, "/user", error) &&

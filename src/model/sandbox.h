@@ -60,12 +60,12 @@ extern const char *const sp_on_idle_names[SP_N_ON_IDLE + 1];
 
 /* The body of POST /v1/sandboxes, checked. Owned members; clear with sp_sandbox_request_clear(). */
 struct sp_sandbox_request {
-    char *template_ref; /* "seed:latest" or "sha256:…" */
-    char *name;         /* NULL: none. A label: it need not be unique */
-    char *user;         /* default user of commands; NULL: the template's */
-    char **env;         /* strv "K=V" */
-    char **metadata;    /* strv "k=v" */
-    char **network_allow; /* empty: a list with hosts is refused as unsupported for now */
+    char *template_ref;            /* "seed:latest" or "sha256:…" */
+    char *name;                    /* NULL: none. A label: it need not be unique */
+    char *user;                    /* default user of commands; NULL: the template's */
+    char **env;                    /* strv "K=V" */
+    char **metadata;               /* strv "k=v" */
+    char **network_allow;          /* empty: a list with hosts is refused as unsupported for now */
     struct sp_resources resources; /* cpus in whole thousandths */
     json_t *snapshot_id;           /* always NULL: refused as unsupported until snapshots exist */
     int isolation;                 /* enum sp_isolation */
@@ -75,9 +75,10 @@ struct sp_sandbox_request {
     int64_t idle_timeout_ms, max_lifetime_ms; /* max_lifetime_ms 0: none */
 };
 
-/* Decodes and checks the body (unknown fields and values out of range name the field). Defaults: 1 CPU,
- * 512 MB memory, 2048 MB disk, 128 pids, isolation auto, template seed:latest, idle timeout 6 h. What is
- * right but not there yet (network.allow with hosts, snapshot_id) is SP_ERROR_UNSUPPORTED. */
+/* Decodes and checks the body (unknown fields and values out of range name the field). Defaults: 1
+ * CPU, 512 MB memory, 2048 MB disk, 128 pids, isolation auto, template seed:latest, idle timeout 6
+ * h. What is right but not there yet (network.allow with hosts, snapshot_id) is
+ * SP_ERROR_UNSUPPORTED. */
 bool sp_sandbox_request_decode(json_t *body, struct sp_sandbox_request *ret, GError **error);
 void sp_sandbox_request_clear(struct sp_sandbox_request *request);
 

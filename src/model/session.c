@@ -14,7 +14,7 @@
 const char *const sp_stdin_names[] = {"none", "open", NULL};
 const char *const sp_overflow_names[] = {"block", "drop", NULL};
 const char *const sp_signal_names[] = {
-    "SIGHUP",  "SIGINT",  "SIGQUIT", "SIGABRT", "SIGKILL", "SIGUSR1", "SIGUSR2", "SIGALRM",
+    "SIGHUP",  "SIGINT",  "SIGQUIT", "SIGABRT", "SIGKILL", "SIGUSR1", "SIGUSR2",  "SIGALRM",
     "SIGTERM", "SIGCONT", "SIGSTOP", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGWINCH", NULL};
 
 #define AT(member) offsetof(struct sp_session_request, member)

@@ -17,9 +17,9 @@ struct sp_pty {
 struct sp_session_request {
     /* 1…1024 items; item 0 is not empty. With env at most SP_MSG_LISTS_BYTES_MAX bytes. */
     char **command;
-    char *cwd;      /* absolute, or NULL: the template's */
-    char **env;     /* strv "K=V", added to the sandbox's */
-    char *user;     /* NULL: the sandbox's */
+    char *cwd;          /* absolute, or NULL: the template's */
+    char **env;         /* strv "K=V", added to the sandbox's */
+    char *user;         /* NULL: the sandbox's */
     int64_t timeout_ms; /* 0: none */
     int64_t grace_ms;   /* between SIGTERM and SIGKILL */
     int stdin_mode;     /* index in sp_stdin_names */
@@ -30,8 +30,8 @@ struct sp_session_request {
 
 /* Defaults: no timeout, grace 10 s, stdin none, overflow block. */
 bool sp_session_request_decode(json_t *body, struct sp_session_request *ret, GError **error);
-/* The same for exec: no pty, no open stdin, no detach, no overflow; the timeout is 10 minutes when none
- * is given. */
+/* The same for exec: no pty, no open stdin, no detach, no overflow; the timeout is 10 minutes when
+ * none is given. */
 bool sp_exec_request_decode(json_t *body, struct sp_session_request *ret, GError **error);
 void sp_session_request_clear(struct sp_session_request *request);
 

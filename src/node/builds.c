@@ -22,7 +22,7 @@ struct sp_builds {
     GMutex lock;
     GCond changed;
     GHashTable *known; /* id → GCancellable while it runs, NULL afterwards */
-    unsigned running; /* builds, and who holds them */
+    unsigned running;  /* builds, and who holds them */
     unsigned started;
     bool held;
     bool stopping;

@@ -15,10 +15,12 @@ struct sp_builds *sp_builds_new(struct sp_node *node);
 void sp_builds_want(struct sp_builds *builds, json_t *list);
 /* How many builds have been started. */
 unsigned sp_builds_started(struct sp_builds *builds);
-/* Keeps builds from starting, for work that none may meet, until sp_builds_release(). False: one runs or
- * has been started since sp_builds_started() said `started`, somebody else holds them, or the worker stops. */
+/* Keeps builds from starting, for work that none may meet, until sp_builds_release(). False: one
+ * runs or has been started since sp_builds_started() said `started`, somebody else holds them, or
+ * the worker stops. */
 bool sp_builds_hold(struct sp_builds *builds, unsigned started);
 void sp_builds_release(struct sp_builds *builds);
-/* Cancels all and waits, also for who holds them, at most timeout_ms. False: one still runs, and nothing may be freed. */
+/* Cancels all and waits, also for who holds them, at most timeout_ms. False: one still runs, and
+ * nothing may be freed. */
 bool sp_builds_stop(struct sp_builds *builds, int64_t timeout_ms);
 void sp_builds_free(struct sp_builds *builds);

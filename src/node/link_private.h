@@ -51,7 +51,7 @@ struct sp_link_sub {
     /* struct sp_link_event *, bounded by the credit; one of kind LINK_EVENT_GAP stands for a gap */
     GQueue events;
     size_t queued_bytes;
-    bool waiting; /* the reader waits on cond */
+    bool waiting;          /* the reader waits on cond */
     uint64_t last_event;   /* received, or where it was asked to begin */
     uint64_t credit_total; /* since the last SUBSCRIBE */
     uint64_t received;     /* EVENT payload since the last SUBSCRIBE */

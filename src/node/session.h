@@ -35,7 +35,7 @@ struct sp_session {
     char sandbox_id[SP_ID_MAX];
     char process_id[SP_ID_MAX];
     struct sp_session_spec spec;
-    GArray *tokens; /* struct sp_session_token */
+    GArray *tokens;              /* struct sp_session_token */
     enum sp_session_state state; /* RUNNING: START was sent, no end is known */
     int32_t pid;
     struct sp_msg_exit exit; /* EXITED, if has_exit */

@@ -44,6 +44,6 @@ bool sp_mount_set(int mount_fd, unsigned attr, int userns_fd, GError **error);
 bool sp_mount_attach(int mount_fd, const char *path, GError **error);
 /* Detaches whatever is mounted at path; true when nothing is. Does not follow a final link. */
 bool sp_mount_detach(const char *path, GError **error);
-/* Whether something is mounted exactly at path (statx(2), STATX_ATTR_MOUNT_ROOT); a final link is not
- * followed. False also when there is no such path. */
+/* Whether something is mounted exactly at path (statx(2), STATX_ATTR_MOUNT_ROOT); a final link is
+ * not followed. False also when there is no such path. */
 bool sp_mount_is_point(const char *path);

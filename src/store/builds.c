@@ -23,8 +23,7 @@ void sp_build_row_free(struct sp_build_row *build)
 
 bool sp_store_build_create(struct sp_store *store, const char *tenant, const char *node,
                            const struct sp_template_request *request,
-                           const struct sp_idempotency *idem, struct sp_replay *ret,
-                           GError **error)
+                           const struct sp_idempotency *idem, struct sp_replay *ret, GError **error)
 {
     SP_DB_TX_AUTO *tx = sp_db_begin(store->db, SP_DB_WRITE, error);
     struct sp_replay replay;
@@ -37,8 +36,10 @@ bool sp_store_build_create(struct sp_store *store, const char *tenant, const cha
     sp_id_new("bld", replay.resource_id);
     g_autofree char *ref = g_strconcat(request->name, ":", request->tag, NULL);
     g_autofree char *recipe = sp_json_dump(request->recipe);
-    struct sp_operation_new op = {.tenant = tenant, .build_id = replay.resource_id,
-                                  .template_ref = ref, .kind = SP_OPERATION_TEMPLATE_BUILD};
+    struct sp_operation_new op = {.tenant = tenant,
+                                  .build_id = replay.resource_id,
+                                  .template_ref = ref,
+                                  .kind = SP_OPERATION_TEMPLATE_BUILD};
     int64_t revision;
     if (!sp_tx_bump_revision(tx, &revision, error) ||
         !sp_tx_operation_insert(tx, &op, replay.operation_id, error) ||
@@ -89,10 +90,10 @@ static bool find(struct sp_db_tx *tx, const char *sql, const char *value, struct
     " FROM builds "
 
 struct sp_build_row *sp_store_build_find(struct sp_store *store, const struct sp_template_ref *ref,
-                                     GError **error)
+                                         GError **error)
 {
-    g_autofree char *text = ref->digest[0] ? g_strdup(ref->digest)
-                                           : g_strconcat(ref->name, ":", ref->tag, NULL);
+    g_autofree char *text =
+        ref->digest[0] ? g_strdup(ref->digest) : g_strconcat(ref->name, ":", ref->tag, NULL);
     SP_DB_TX_AUTO *tx = sp_db_begin(store->db, SP_DB_READ, error);
     struct sp_build_row *build = NULL;
     if (!tx || !find(tx, SELECT "WHERE ref = $1 OR digest = $1 ORDER BY id DESC LIMIT 1", text,
@@ -113,8 +114,8 @@ bool sp_tx_build_fail(struct sp_db_tx *tx, const char *build_id, const char *ope
            sp_tx_operation_end(tx, operation_id, error_code, error_message, NULL, error);
 }
 
-static bool succeed(struct sp_db_tx *tx, const struct sp_build_row *b, const struct sp_build_report *r,
-                    GError **error)
+static bool succeed(struct sp_db_tx *tx, const struct sp_build_row *b,
+                    const struct sp_build_report *r, GError **error)
 {
     int64_t now = sp_time_now_ms();
     return sp_db_run(tx, NULL, error,
@@ -133,12 +134,12 @@ static bool succeed(struct sp_db_tx *tx, const struct sp_build_row *b, const str
            sp_tx_operation_end(tx, b->operation_id, NULL, NULL, NULL, error);
 }
 
-static bool apply(struct sp_db_tx *tx, const struct sp_build_row *b, const struct sp_build_report *r,
-                  GError **error)
+static bool apply(struct sp_db_tx *tx, const struct sp_build_row *b,
+                  const struct sp_build_report *r, GError **error)
 {
     if (r->log && !sp_db_run(tx, NULL, error,
-                             "UPDATE builds SET log = SUBSTR(log || $2, 1, $3) WHERE id = $1", "tti",
-                             b->id, r->log, (int64_t)MAX_LOG_BYTES))
+                             "UPDATE builds SET log = SUBSTR(log || $2, 1, $3) WHERE id = $1",
+                             "tti", b->id, r->log, (int64_t)MAX_LOG_BYTES))
         return false;
     switch (r->state) {
     case SP_OPERATION_SUCCEEDED:

@@ -1,4 +1,5 @@
-/* Wakes the waiters of a topic inside this process. Topics share buckets: a collision costs a re-read. */
+/* Wakes the waiters of a topic inside this process. Topics share buckets: a collision costs a
+ * re-read. */
 #include <string.h>
 
 #include "base/time.h"

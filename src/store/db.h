@@ -1,12 +1,13 @@
 /*
- * A small database interface: a pool of connections, transactions, statements with numbered parameters.
+ * A small database interface: a pool of connections, transactions, statements with numbered
+ * parameters.
  *
- * All SQL is in the dialect that SQLite and PostgreSQL share; parameters are $1, $2, …; integers are
- * BIGINT. Only the files of this folder use it; callers outside use store.h.
+ * All SQL is in the dialect that SQLite and PostgreSQL share; parameters are $1, $2, …; integers
+ * are BIGINT. Only the files of this folder use it; callers outside use store.h.
  *
- * One back end today: sqlite/. Every statement runs in a transaction. A writing one is serialised in
- * this process by a mutex, so waiting for another writer never sleeps; a reading one sees one snapshot.
- * Nothing here may be called while a lock of a caller is held that a writer could want.
+ * One back end today: sqlite/. Every statement runs in a transaction. A writing one is serialised
+ * in this process by a mutex, so waiting for another writer never sleeps; a reading one sees one
+ * snapshot. Nothing here may be called while a lock of a caller is held that a writer could want.
  */
 #pragma once
 
@@ -30,15 +31,16 @@ struct sp_db_value {
 struct sp_db *sp_db_open(const char *path, GError **error);
 void sp_db_close(struct sp_db *db);
 
-/* Takes a connection and begins. May block until one is free (the longest transaction is milliseconds).
- * NULL with *error on failure. End it by commit or rollback, which free tx in any case. */
+/* Takes a connection and begins. May block until one is free (the longest transaction is
+ * milliseconds). NULL with *error on failure. End it by commit or rollback, which free tx in any
+ * case. */
 struct sp_db_tx *sp_db_begin(struct sp_db *db, enum sp_db_mode mode, GError **error);
 bool sp_db_commit(struct sp_db_tx *tx, GError **error);
 void sp_db_rollback(struct sp_db_tx *tx);
 
-/* Runs a statement. format has a letter for each parameter: 't' const char * (NULL is SQL NULL), 'i'
- * int64_t. sp_db_run is for statements without rows; ret_changed (may be NULL) gets the number of rows
- * it changed. */
+/* Runs a statement. format has a letter for each parameter: 't' const char * (NULL is SQL NULL),
+ * 'i' int64_t. sp_db_run is for statements without rows; ret_changed (may be NULL) gets the number
+ * of rows it changed. */
 bool sp_db_run(struct sp_db_tx *tx, int64_t *ret_changed, GError **error, const char *sql,
                const char *format, ...);
 struct sp_db_rows *sp_db_query(struct sp_db_tx *tx, GError **error, const char *sql,

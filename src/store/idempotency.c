@@ -71,8 +71,8 @@ bool sp_store_replay_claim(struct sp_store *store, const struct sp_idempotency *
     struct sp_replay replay;
     if (!tx || !sp_tx_replay_find(tx, idem, &replay, error))
         return false;
-    if (!replay.found && (!sp_tx_replay_record(tx, idem, "", "", error) ||
-                          !sp_db_commit_auto(&tx, error)))
+    if (!replay.found &&
+        (!sp_tx_replay_record(tx, idem, "", "", error) || !sp_db_commit_auto(&tx, error)))
         return false;
     *ret_replay = replay;
     return true;
@@ -84,8 +84,8 @@ void sp_store_replay_release(struct sp_store *store, const struct sp_idempotency
         return;
     /* Failing here only leaves the claim in place, which is the safe side. */
     SP_DB_TX_AUTO *tx = sp_db_begin(store->db, SP_DB_WRITE, NULL);
-    if (tx && sp_db_run(tx, NULL, NULL,
-                        "DELETE FROM idempotency WHERE key_id = $1 AND idem_key = $2", "tt",
-                        idem->key_id, idem->key))
+    if (tx &&
+        sp_db_run(tx, NULL, NULL, "DELETE FROM idempotency WHERE key_id = $1 AND idem_key = $2",
+                  "tt", idem->key_id, idem->key))
         sp_db_commit_auto(&tx, NULL);
 }

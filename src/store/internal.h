@@ -34,13 +34,15 @@ bool sp_tx_replay_record(struct sp_db_tx *tx, const struct sp_idempotency *idem,
     " FROM sandboxes s "
 struct sp_sandbox_row *sp_sandbox_row_read(struct sp_db_rows *rows);
 /* NULL without an error: no such row. Deleted ones are found too. */
-bool sp_tx_sandbox(struct sp_db_tx *tx, const char *id, struct sp_sandbox_row **ret, GError **error);
-/* All rows of a query that begins with SP_SANDBOX_SELECT; frees rows, which may be NULL (an error). */
+bool sp_tx_sandbox(struct sp_db_tx *tx, const char *id, struct sp_sandbox_row **ret,
+                   GError **error);
+/* All rows of a query that begins with SP_SANDBOX_SELECT; frees rows, which may be NULL (an error).
+ */
 GPtrArray *sp_sandbox_rows_read(struct sp_db_rows *rows, GError **error);
 
 /* Desired deleted with a fresh operation, see sp_store_sandbox_delete(). */
-bool sp_tx_sandbox_delete(struct sp_db_tx *tx, const struct sp_sandbox_row *sandbox, const char *reason,
-                          char ret_operation_id[SP_ID_MAX], GError **error);
+bool sp_tx_sandbox_delete(struct sp_db_tx *tx, const struct sp_sandbox_row *sandbox,
+                          const char *reason, char ret_operation_id[SP_ID_MAX], GError **error);
 
 struct sp_operation_new {
     const char *tenant, *sandbox_id, *build_id, *template_ref;

@@ -30,11 +30,10 @@ struct sp_key_row *sp_store_key_find(struct sp_store *store, const char *hash, G
     SP_DB_TX_AUTO *tx = sp_db_begin(store->db, SP_DB_READ, error);
     if (!tx)
         return NULL;
-    SP_DB_ROWS_AUTO *rows =
-        sp_db_query(tx, error,
-                    "SELECT id, tenant, name, role, hash FROM api_keys"
-                    " WHERE hash = $1 AND revoked_at = 0",
-                    "t", hash);
+    SP_DB_ROWS_AUTO *rows = sp_db_query(tx, error,
+                                        "SELECT id, tenant, name, role, hash FROM api_keys"
+                                        " WHERE hash = $1 AND revoked_at = 0",
+                                        "t", hash);
     int got = rows ? sp_db_next(rows, error) : -1;
     if (got < 0)
         return NULL;

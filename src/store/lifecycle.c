@@ -5,8 +5,8 @@
 #include "base/time.h"
 #include "store/internal.h"
 
-/* The delete operation to answer a repeated DELETE with: the last one, unless it has failed (a worker
- * that was away too long), for then the caller wants a new try. */
+/* The delete operation to answer a repeated DELETE with: the last one, unless it has failed (a
+ * worker that was away too long), for then the caller wants a new try. */
 static bool find_delete(struct sp_db_tx *tx, const struct sp_sandbox_row *sandbox,
                         char ret_id[SP_ID_MAX], GError **error)
 {
@@ -25,11 +25,12 @@ static bool find_delete(struct sp_db_tx *tx, const struct sp_sandbox_row *sandbo
     return true;
 }
 
-bool sp_tx_sandbox_delete(struct sp_db_tx *tx, const struct sp_sandbox_row *sandbox, const char *reason,
-                          char ret_operation_id[SP_ID_MAX], GError **error)
+bool sp_tx_sandbox_delete(struct sp_db_tx *tx, const struct sp_sandbox_row *sandbox,
+                          const char *reason, char ret_operation_id[SP_ID_MAX], GError **error)
 {
     int64_t revision;
-    struct sp_operation_new op = {.tenant = sandbox->tenant, .sandbox_id = sandbox->id,
+    struct sp_operation_new op = {.tenant = sandbox->tenant,
+                                  .sandbox_id = sandbox->id,
                                   .kind = SP_OPERATION_DELETE,
                                   .generation = sandbox->generation + 1};
     /* Whatever was under way can not succeed any more. */
@@ -62,7 +63,8 @@ static bool delete_in(struct sp_db_tx *tx, const char *tenant, const char *id, c
     }
     if (!find_delete(tx, s, ret_operation_id, error))
         return false;
-    if (ret_operation_id[0] == '\0' && !sp_tx_sandbox_delete(tx, s, reason, ret_operation_id, error))
+    if (ret_operation_id[0] == '\0' &&
+        !sp_tx_sandbox_delete(tx, s, reason, ret_operation_id, error))
         return false;
     return replay.found || sp_tx_replay_record(tx, idem, id, ret_operation_id, error);
 }

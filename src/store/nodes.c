@@ -5,7 +5,8 @@
 #include "store/internal.h"
 
 #define SELECT                                                                                     \
-    "SELECT name, instance, data_url, tiers, templates, registered_at, lease_expires_at FROM nodes "
+    "SELECT name, instance, data_url, tiers, templates, registered_at, lease_expires_at FROM "     \
+    "nodes "
 
 void sp_node_row_free(struct sp_node_row *node)
 {
@@ -50,10 +51,9 @@ static bool fail_running_builds(struct sp_db_tx *tx, const char *node, GPtrArray
 {
     g_autoptr(GPtrArray) ids = g_ptr_array_new_with_free_func(g_free);
     {
-        SP_DB_ROWS_AUTO *rows =
-            sp_db_query(tx, error,
-                        "SELECT id, operation_id FROM builds WHERE node = $1 AND state = 'running'",
-                        "t", node);
+        SP_DB_ROWS_AUTO *rows = sp_db_query(
+            tx, error, "SELECT id, operation_id FROM builds WHERE node = $1 AND state = 'running'",
+            "t", node);
         if (!rows)
             return false;
         int got;

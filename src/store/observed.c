@@ -1,7 +1,7 @@
 /*
- * Applying what a worker reports. Three rules keep a late or repeated report harmless: it must be of the
- * row's node and generation; desired "deleted" is only ever followed by "deleted"; an ended state
- * (failed, deleted) stays.
+ * Applying what a worker reports. Three rules keep a late or repeated report harmless: it must be
+ * of the row's node and generation; desired "deleted" is only ever followed by "deleted"; an ended
+ * state (failed, deleted) stays.
  */
 #include "base/error.h"
 #include "base/time.h"
@@ -30,8 +30,8 @@ static bool finish_delete(struct sp_db_tx *tx, const struct sp_sandbox_row *s,
            sp_tx_operation_end(tx, s->operation_id, NULL, NULL, o->steps, error);
 }
 
-static bool fail(struct sp_db_tx *tx, const struct sp_sandbox_row *s, const struct sp_observation *o,
-                 GError **error)
+static bool fail(struct sp_db_tx *tx, const struct sp_sandbox_row *s,
+                 const struct sp_observation *o, GError **error)
 {
     const char *code = o->error_code ? o->error_code : "internal";
     const char *why = o->error_message ? o->error_message
@@ -75,15 +75,16 @@ static bool apply_wanted(struct sp_db_tx *tx, const struct sp_sandbox_row *s,
     }
 }
 
-static bool apply(struct sp_db_tx *tx, const struct sp_sandbox_row *s, const struct sp_observation *o,
-                  GError **error)
+static bool apply(struct sp_db_tx *tx, const struct sp_sandbox_row *s,
+                  const struct sp_observation *o, GError **error)
 {
     if (o->generation != s->generation || s->state == SP_STATE_DELETED)
         return true;
     if (s->desired == SP_DESIRED_DELETED) {
         if (o->state == SP_STATE_DELETED)
             return finish_delete(tx, s, o, error);
-        if (o->state == SP_STATE_FAILED) /* it could not be removed now; the worker goes on trying */
+        if (o->state ==
+            SP_STATE_FAILED) /* it could not be removed now; the worker goes on trying */
             return set_state(tx, s->id, SP_STATE_DELETING,
                              o->error_message ? o->error_message : o->reason, 0, error);
         return sp_db_run(tx, NULL, error,

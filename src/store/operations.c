@@ -42,7 +42,7 @@ static struct sp_operation_row *from_row(struct sp_db_rows *rows)
 }
 
 struct sp_operation_row *sp_store_operation_get(struct sp_store *store, const char *tenant,
-                                            const char *id, GError **error)
+                                                const char *id, GError **error)
 {
     SP_DB_TX_AUTO *tx = sp_db_begin(store->db, SP_DB_READ, error);
     if (!tx)
@@ -76,7 +76,8 @@ GPtrArray *sp_store_operation_list(struct sp_store *store, const struct sp_opera
         filter->before_id ? filter->before_id : "", (int64_t)filter->limit);
     if (!rows)
         return NULL;
-    g_autoptr(GPtrArray) list = g_ptr_array_new_with_free_func((GDestroyNotify)sp_operation_row_free);
+    g_autoptr(GPtrArray) list =
+        g_ptr_array_new_with_free_func((GDestroyNotify)sp_operation_row_free);
     int got;
     while ((got = sp_db_next(rows, error)) > 0)
         g_ptr_array_add(list, from_row(rows));

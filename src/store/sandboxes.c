@@ -167,8 +167,10 @@ bool sp_store_sandbox_create(struct sp_store *store, const struct sp_sandbox_new
         return true;
     }
     sp_id_new("sbx", replay.resource_id);
-    struct sp_operation_new op = {.tenant = sandbox->tenant, .sandbox_id = replay.resource_id,
-                                  .kind = SP_OPERATION_CREATE, .generation = 1};
+    struct sp_operation_new op = {.tenant = sandbox->tenant,
+                                  .sandbox_id = replay.resource_id,
+                                  .kind = SP_OPERATION_CREATE,
+                                  .generation = 1};
     int64_t revision;
     if (!sp_tx_bump_revision(tx, &revision, error) ||
         !sp_tx_operation_insert(tx, &op, replay.operation_id, error) ||
@@ -184,7 +186,7 @@ bool sp_store_sandbox_create(struct sp_store *store, const struct sp_sandbox_new
 }
 
 struct sp_sandbox_row *sp_store_sandbox_get_any(struct sp_store *store, const char *tenant,
-                                            const char *id, GError **error)
+                                                const char *id, GError **error)
 {
     SP_DB_TX_AUTO *tx = sp_db_begin(store->db, SP_DB_READ, error);
     struct sp_sandbox_row *s = NULL;
@@ -197,8 +199,8 @@ struct sp_sandbox_row *sp_store_sandbox_get_any(struct sp_store *store, const ch
     return s;
 }
 
-struct sp_sandbox_row *sp_store_sandbox_get(struct sp_store *store, const char *tenant, const char *id,
-                                        GError **error)
+struct sp_sandbox_row *sp_store_sandbox_get(struct sp_store *store, const char *tenant,
+                                            const char *id, GError **error)
 {
     struct sp_sandbox_row *s = sp_store_sandbox_get_any(store, tenant, id, error);
     if (s && s->state == SP_STATE_DELETED) {
@@ -211,10 +213,11 @@ struct sp_sandbox_row *sp_store_sandbox_get(struct sp_store *store, const char *
 GPtrArray *sp_store_sandbox_list(struct sp_store *store, const struct sp_sandbox_filter *filter,
                                  GError **error)
 {
-    g_autoptr(GString) sql = g_string_new(
-        SP_SANDBOX_SELECT "WHERE s.tenant = $1 AND s.state <> 'deleted' AND ($2 = '' OR s.state = $2)"
-                          " AND ($3 = '' OR s.template = $3 OR s.template_digest = $3)"
-                          " AND ($4 = '' OR s.id < $4)");
+    g_autoptr(GString) sql =
+        g_string_new(SP_SANDBOX_SELECT
+                     "WHERE s.tenant = $1 AND s.state <> 'deleted' AND ($2 = '' OR s.state = $2)"
+                     " AND ($3 = '' OR s.template = $3 OR s.template_digest = $3)"
+                     " AND ($4 = '' OR s.id < $4)");
     struct sp_db_value values[5 + 2 * SP_MAX_METADATA_FILTERS] = {
         {SP_DB_TEXT, 0, filter->tenant},
         {SP_DB_TEXT, 0, filter->state ? filter->state : ""},

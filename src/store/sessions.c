@@ -25,7 +25,7 @@ void sp_session_row_free(struct sp_session_row *session)
 /* The session of a query that begins with SELECT; SP_ERROR_NOT_FOUND when there is no row or it is
  * another tenant's. Frees rows, which may be NULL (an error). */
 static struct sp_session_row *take_one(struct sp_db_rows *taken, const char *tenant, const char *id,
-                                   GError **error)
+                                       GError **error)
 {
     SP_DB_ROWS_AUTO *rows = taken;
     int got = rows ? sp_db_next(rows, error) : -1;
@@ -69,14 +69,14 @@ static bool sandbox_runs(struct sp_db_tx *tx, const char *tenant, const char *id
     if (!found)
         g_set_error(error, SP_ERROR, SP_ERROR_NOT_FOUND, "there is no sandbox %s", id);
     else if (!runs)
-        g_set_error(error, SP_ERROR, SP_ERROR_FAILED_PRECONDITION,
-                    "the sandbox is %s, not running", sp_state_names[s->state]);
+        g_set_error(error, SP_ERROR, SP_ERROR_FAILED_PRECONDITION, "the sandbox is %s, not running",
+                    sp_state_names[s->state]);
     sp_sandbox_row_free(s);
     return runs;
 }
 
-static bool insert(struct sp_db_tx *tx, const struct sp_session_new *new,
-                   char ret_id[SP_ID_MAX], GError **error)
+static bool insert(struct sp_db_tx *tx, const struct sp_session_new *new, char ret_id[SP_ID_MAX],
+                   GError **error)
 {
     char process_id[SP_ID_MAX];
     sp_id_new("ses", ret_id);
@@ -85,8 +85,7 @@ static bool insert(struct sp_db_tx *tx, const struct sp_session_new *new,
     return sp_db_run(tx, NULL, error,
                      "INSERT INTO sessions (id, tenant, sandbox_id, process_id, spec, state,"
                      " created_at) VALUES ($1, $2, $3, $4, $5, 'pending', $6)",
-                     "ttttti", ret_id, new->tenant, new->sandbox_id, process_id, new->spec,
-                     now) &&
+                     "ttttti", ret_id, new->tenant, new->sandbox_id, process_id, new->spec, now) &&
            sp_db_run(tx, NULL, error, "UPDATE sandboxes SET last_active_at = $2 WHERE id = $1",
                      "ti", new->sandbox_id, now);
 }
@@ -99,10 +98,9 @@ bool sp_store_session_create(struct sp_store *store, const struct sp_session_new
     struct sp_replay replay;
     if (!tx || !sp_tx_replay_find(tx, idem, &replay, error))
         return false;
-    if (!replay.found &&
-        (!sandbox_runs(tx, session->tenant, session->sandbox_id, error) ||
-         !insert(tx, session, replay.resource_id, error) ||
-         !sp_tx_replay_record(tx, idem, replay.resource_id, "", error)))
+    if (!replay.found && (!sandbox_runs(tx, session->tenant, session->sandbox_id, error) ||
+                          !insert(tx, session, replay.resource_id, error) ||
+                          !sp_tx_replay_record(tx, idem, replay.resource_id, "", error)))
         return false;
     /* A repeated request gets a token of its own: the first one is not kept in the clear. */
     if (!put_token(tx, replay.resource_id, &session->token, error) ||
@@ -112,8 +110,8 @@ bool sp_store_session_create(struct sp_store *store, const struct sp_session_new
     return true;
 }
 
-struct sp_session_row *sp_store_session_get(struct sp_store *store, const char *tenant, const char *id,
-                                        GError **error)
+struct sp_session_row *sp_store_session_get(struct sp_store *store, const char *tenant,
+                                            const char *id, GError **error)
 {
     SP_DB_TX_AUTO *tx = sp_db_begin(store->db, SP_DB_READ, error);
     if (!tx)
@@ -154,17 +152,17 @@ static GArray *read_tokens(struct sp_db_tx *tx, const char *id, GError **error)
 }
 
 struct sp_session_row *sp_store_session_for_worker(struct sp_store *store, const char *id,
-                                               GArray **ret_tokens, GError **error)
+                                                   GArray **ret_tokens, GError **error)
 {
     SP_DB_TX_AUTO *tx = sp_db_begin(store->db, SP_DB_READ, error);
     if (!tx)
         return NULL;
-    struct sp_session_row *s = take_one(
-        sp_db_query(tx, error,
-                    SELECT "JOIN sandboxes s ON s.id = x.sandbox_id WHERE x.id = $1"
-                           " AND s.desired_state <> 'deleted'",
-                    "t", id),
-        NULL, id, error);
+    struct sp_session_row *s =
+        take_one(sp_db_query(tx, error,
+                             SELECT "JOIN sandboxes s ON s.id = x.sandbox_id WHERE x.id = $1"
+                                    " AND s.desired_state <> 'deleted'",
+                             "t", id),
+                 NULL, id, error);
     GArray *tokens = s ? read_tokens(tx, id, error) : NULL;
     if (!tokens) {
         sp_session_row_free(s);
@@ -188,7 +186,9 @@ static bool apply(struct sp_db_tx *tx, const char *node, const struct sp_session
                    " WHERE id = $1 AND state IN ('pending', 'running') AND $2 <> 'pending' AND"
                    " ($7 = '' OR sandbox_id IN (SELECT id FROM sandboxes WHERE node = $7))",
                    "ttiittt", r->id, sp_session_state_names[r->state],
-                   r->started_at_ms ? r->started_at_ms : r->state == SP_SESSION_RUNNING ? now : 0,
+                   r->started_at_ms                 ? r->started_at_ms
+                   : r->state == SP_SESSION_RUNNING ? now
+                                                    : 0,
                    ended ? (r->ended_at_ms ? r->ended_at_ms : now) : (int64_t)0, r->exit, r->error,
                    node ? node : ""))
         return false;

@@ -2,9 +2,10 @@
  * The control plane's state: what the API and the controllers do with the database, as whole
  * transactions. Callers see no SQL; another back end changes nothing here.
  *
- * All functions are thread-safe and may block for some milliseconds (an fsync). A row that is absent,
- * or belongs to another tenant, is SP_ERROR_NOT_FOUND. tenant NULL means any. Times are milliseconds
- * since the epoch, 0 for "not yet"; JSON members are texts of it. Returned rows are owned by the caller.
+ * All functions are thread-safe and may block for some milliseconds (an fsync). A row that is
+ * absent, or belongs to another tenant, is SP_ERROR_NOT_FOUND. tenant NULL means any. Times are
+ * milliseconds since the epoch, 0 for "not yet"; JSON members are texts of it. Returned rows are
+ * owned by the caller.
  */
 #pragma once
 
@@ -25,9 +26,9 @@ struct sp_store *sp_store_open(const char *path, GError **error);
 void sp_store_close(struct sp_store *store);
 
 /* --- change notification (changes.c). A topic is an operation's id, SP_TOPIC_CONTROLLER, or
- * sp_store_node_topic(). Take a ticket, read the rows, and if they are not as wanted, wait: it returns
- * at once when something was published after the ticket was taken. It only shortens the wait; wake-ups
- * without a change happen, so re-read. */
+ * sp_store_node_topic(). Take a ticket, read the rows, and if they are not as wanted, wait: it
+ * returns at once when something was published after the ticket was taken. It only shortens the
+ * wait; wake-ups without a change happen, so re-read. */
 #define SP_TOPIC_CONTROLLER "controller"
 uint64_t sp_store_ticket(struct sp_store *store, const char *topic);
 void sp_store_wait(struct sp_store *store, const char *topic, uint64_t ticket,
@@ -43,12 +44,14 @@ struct sp_key_row {
     char *id, *tenant, *name, *role;
 };
 void sp_key_row_free(struct sp_key_row *key);
-/* Makes the installation's admin key (id "key_admin", tenant "default") be the one with this hash. */
+/* Makes the installation's admin key (id "key_admin", tenant "default") be the one with this hash.
+ */
 bool sp_store_key_set_admin(struct sp_store *store, const char *hash, GError **error);
 /* The key that is not revoked and has this hash; SP_ERROR_UNAUTHENTICATED otherwise. */
 struct sp_key_row *sp_store_key_find(struct sp_store *store, const char *hash, GError **error);
 
-/* --- idempotency (idempotency.c). Every mutation takes one; key NULL means that the client sent none. */
+/* --- idempotency (idempotency.c). Every mutation takes one; key NULL means that the client sent
+ * none. */
 struct sp_idempotency {
     const char *key_id;
     const char *key;
@@ -59,12 +62,12 @@ struct sp_replay {
     char resource_id[SP_ID_MAX];
     char operation_id[SP_ID_MAX];
 };
-/* What an earlier request with the same key made. SP_ERROR_IDEMPOTENCY_CONFLICT when that was another
- * request. */
+/* What an earlier request with the same key made. SP_ERROR_IDEMPOTENCY_CONFLICT when that was
+ * another request. */
 bool sp_store_replay_find(struct sp_store *store, const struct sp_idempotency *idem,
                           struct sp_replay *ret, GError **error);
-/* Records the key for a request that makes no row of its own (an exec, a signal), before it is done.
- * *ret_replay.found tells that it was there. */
+/* Records the key for a request that makes no row of its own (an exec, a signal), before it is
+ * done. *ret_replay.found tells that it was there. */
 bool sp_store_replay_claim(struct sp_store *store, const struct sp_idempotency *idem,
                            struct sp_replay *ret_replay, GError **error);
 /* Takes the claim back, as the request was certainly not carried out. */
@@ -93,16 +96,17 @@ struct sp_sandbox_new {
     const char *node, *template_digest, *isolation_reason;
     enum sp_isolation isolation;
 };
-/* Writes sandbox, operation and idempotency record in one transaction, or finds the earlier ones. */
+/* Writes sandbox, operation and idempotency record in one transaction, or finds the earlier ones.
+ */
 bool sp_store_sandbox_create(struct sp_store *store, const struct sp_sandbox_new *sandbox,
                              const struct sp_idempotency *idem, struct sp_replay *ret,
                              GError **error);
 /* Finally deleted ones are not found. */
-struct sp_sandbox_row *sp_store_sandbox_get(struct sp_store *store, const char *tenant, const char *id,
-                                        GError **error);
+struct sp_sandbox_row *sp_store_sandbox_get(struct sp_store *store, const char *tenant,
+                                            const char *id, GError **error);
 /* The same, but finds a finally deleted one until it is purged. */
 struct sp_sandbox_row *sp_store_sandbox_get_any(struct sp_store *store, const char *tenant,
-                                            const char *id, GError **error);
+                                                const char *id, GError **error);
 #define SP_MAX_METADATA_FILTERS 8
 struct sp_sandbox_filter {
     const char *tenant;
@@ -119,8 +123,8 @@ GPtrArray *sp_store_sandbox_list(struct sp_store *store, const struct sp_sandbox
 bool sp_store_sandbox_patch(struct sp_store *store, const char *tenant, const char *id,
                             const struct sp_sandbox_patch *patch, const struct sp_idempotency *idem,
                             GError **error);
-/* Desired state deleted, with an operation; ends every other operation of the sandbox. Repeated: the
- * same operation (also after it has ended well, until the row is purged). */
+/* Desired state deleted, with an operation; ends every other operation of the sandbox. Repeated:
+ * the same operation (also after it has ended well, until the row is purged). */
 bool sp_store_sandbox_delete(struct sp_store *store, const char *tenant, const char *id,
                              const char *reason, const struct sp_idempotency *idem,
                              char ret_operation_id[SP_ID_MAX], GError **error);
@@ -140,7 +144,7 @@ struct sp_operation_row {
 };
 void sp_operation_row_free(struct sp_operation_row *operation);
 struct sp_operation_row *sp_store_operation_get(struct sp_store *store, const char *tenant,
-                                            const char *id, GError **error);
+                                                const char *id, GError **error);
 struct sp_operation_filter {
     const char *tenant, *sandbox_id, *state, *kind, *before_id;
     unsigned limit;
@@ -165,19 +169,19 @@ struct sp_session_new {
     const char *spec; /* JSON */
     struct sp_session_token token;
 };
-/* SP_ERROR_FAILED_PRECONDITION, saying the state, when the sandbox is not running. A repeated request
- * gets the earlier session and the new token for it. */
+/* SP_ERROR_FAILED_PRECONDITION, saying the state, when the sandbox is not running. A repeated
+ * request gets the earlier session and the new token for it. */
 bool sp_store_session_create(struct sp_store *store, const struct sp_session_new *session,
                              const struct sp_idempotency *idem, struct sp_replay *ret,
                              GError **error);
-struct sp_session_row *sp_store_session_get(struct sp_store *store, const char *tenant, const char *id,
-                                        GError **error);
+struct sp_session_row *sp_store_session_get(struct sp_store *store, const char *tenant,
+                                            const char *id, GError **error);
 bool sp_store_session_add_token(struct sp_store *store, const char *tenant, const char *id,
                                 const struct sp_session_token *token, GError **error);
 /* For the worker: not found when the sandbox is to be deleted. *ret_tokens is an array of struct
  * sp_session_token that have not expired. */
 struct sp_session_row *sp_store_session_for_worker(struct sp_store *store, const char *id,
-                                               GArray **ret_tokens, GError **error);
+                                                   GArray **ret_tokens, GError **error);
 struct sp_session_report {
     const char *id;
     enum sp_session_state state;
@@ -196,7 +200,8 @@ struct sp_node_row {
     int64_t registered_at_ms, lease_expires_at_ms;
 };
 void sp_node_row_free(struct sp_node_row *node);
-/* Takes the node's word and renews its lease. A new instance fails the builds that ran on the old one. */
+/* Takes the node's word and renews its lease. A new instance fails the builds that ran on the old
+ * one. */
 bool sp_store_node_register(struct sp_store *store, const struct sp_node_row *node, GError **error);
 GPtrArray *sp_store_node_list(struct sp_store *store, GError **error);
 struct sp_node_row *sp_store_node_get(struct sp_store *store, const char *name, GError **error);
@@ -204,7 +209,7 @@ struct sp_node_row *sp_store_node_get(struct sp_store *store, const char *name, 
 /* --- what a worker is to do, and what it has seen (desired.c, observed.c) */
 struct sp_build_row {
     char *id, *node, *ref, *name, *tag, *operation_id, *digest;
-    char *recipe, *log;             /* JSON; text */
+    char *recipe, *log; /* JSON; text */
     bool no_cache;
     enum sp_operation_state state; /* of the build */
     int64_t created_at_ms, finished_at_ms;
@@ -233,7 +238,8 @@ struct sp_observation {
     const char *steps;                               /* JSON array or NULL */
     int64_t started_at_ms;                           /* 0: now */
 };
-/* Applies reports that fit; the others are ignored without an error (see docs/worker-protocol.md). */
+/* Applies reports that fit; the others are ignored without an error (see docs/worker-protocol.md).
+ */
 bool sp_store_observe(struct sp_store *store, const char *node,
                       const struct sp_observation *observations, unsigned n, GError **error);
 
@@ -245,8 +251,8 @@ struct sp_template_row {
 };
 void sp_template_row_free(struct sp_template_row *template);
 /* By "name:tag" or digest (then name and tag are one of its names, or NULL). */
-struct sp_template_row *sp_store_template_get(struct sp_store *store, const struct sp_template_ref *ref,
-                                          GError **error);
+struct sp_template_row *sp_store_template_get(struct sp_store *store,
+                                              const struct sp_template_ref *ref, GError **error);
 /* Of struct sp_template_row in the order of their names; after_ref: "name:tag" or NULL. */
 GPtrArray *sp_store_template_list(struct sp_store *store, const char *after_ref, unsigned limit,
                                   GError **error);
@@ -255,8 +261,8 @@ GPtrArray *sp_store_template_list(struct sp_store *store, const char *after_ref,
 bool sp_store_template_delete(struct sp_store *store, const struct sp_template_ref *ref,
                               const struct sp_idempotency *idem, GError **error);
 /* Those of the digests ("sha256:…") whose template was built here and has been deleted since: of no
- * use to any sandbox that is not deleted, nor to a build under way. A digest that was never heard of is
- * not deleted. Free with g_strfreev(). */
+ * use to any sandbox that is not deleted, nor to a build under way. A digest that was never heard
+ * of is not deleted. Free with g_strfreev(). */
 char **sp_store_templates_deleted(struct sp_store *store, char *const *digests, GError **error);
 /* Build and operation in one transaction. ret->resource_id is the build's id. */
 bool sp_store_build_create(struct sp_store *store, const char *tenant, const char *node,
@@ -265,7 +271,7 @@ bool sp_store_build_create(struct sp_store *store, const char *tenant, const cha
                            GError **error);
 /* The newest build that made or would make this template. */
 struct sp_build_row *sp_store_build_find(struct sp_store *store, const struct sp_template_ref *ref,
-                                     GError **error);
+                                         GError **error);
 struct sp_build_report {
     enum sp_operation_state state;
     const char *log; /* to append, or NULL */
@@ -281,7 +287,8 @@ struct sp_sweep_result {
     int64_t next_at_ms; /* when something may be due again */
     int64_t timed_out, expired, purged;
 };
-/* Ends operations that are overdue, deletes sandboxes whose max_lifetime or (with on_idle delete) idle
- * time is over, forgets idempotency records after 24 h and deleted rows 24 h after their end. */
+/* Ends operations that are overdue, deletes sandboxes whose max_lifetime or (with on_idle delete)
+ * idle time is over, forgets idempotency records after 24 h and deleted rows 24 h after their end.
+ */
 bool sp_store_sweep(struct sp_store *store, int64_t now_ms, struct sp_sweep_result *ret,
                     GError **error);

@@ -26,16 +26,16 @@ static GPtrArray *ids_of(struct sp_db_tx *tx, GError **error, const char *sql, i
     return got < 0 ? NULL : g_steal_pointer(&ids);
 }
 
-/* A create that no worker has finished: the sandbox has failed, and its worker is told to remove what it
- * may have made of it. */
+/* A create that no worker has finished: the sandbox has failed, and its worker is told to remove
+ * what it may have made of it. */
 static bool fail_creates(struct sp_db_tx *tx, int64_t now, GPtrArray *topics, int64_t *n,
                          GError **error)
 {
-    g_autoptr(GPtrArray) ids = ids_of(
-        tx, error,
-        "SELECT sandbox_id FROM operations WHERE kind = 'create' AND state IN ('pending', 'running')"
-        " AND created_at <= $1",
-        now - CREATE_LIMIT_MS, 0, 0);
+    g_autoptr(GPtrArray) ids = ids_of(tx, error,
+                                      "SELECT sandbox_id FROM operations WHERE kind = 'create' AND "
+                                      "state IN ('pending', 'running')"
+                                      " AND created_at <= $1",
+                                      now - CREATE_LIMIT_MS, 0, 0);
     for (unsigned i = 0; ids && i < ids->len; i++) {
         struct sp_sandbox_row *s = NULL;
         int64_t revision;
@@ -72,8 +72,8 @@ static bool fail_others(struct sp_db_tx *tx, int64_t now, GPtrArray *topics, int
                now - DELETE_LIMIT_MS, now - BUILD_LIMIT_MS, 0);
     for (unsigned i = 0; ids && i < ids->len; i++) {
         const char *id = ids->pdata[i];
-        if (!sp_tx_operation_end(tx, id, "unavailable",
-                                 "the worker has not finished it in time", NULL, error) ||
+        if (!sp_tx_operation_end(tx, id, "unavailable", "the worker has not finished it in time",
+                                 NULL, error) ||
             !sp_db_run(tx, NULL, error,
                        "UPDATE builds SET state = 'failed', finished_at = $2"
                        " WHERE operation_id = $1",

@@ -37,7 +37,7 @@ static char *ref_text(const struct sp_template_ref *ref)
 }
 
 static struct sp_template_row *get(struct sp_db_tx *tx, const struct sp_template_ref *ref,
-                               GError **error)
+                                   GError **error)
 {
     g_autofree char *text = ref_text(ref);
     SP_DB_ROWS_AUTO *rows =
@@ -52,8 +52,8 @@ static struct sp_template_row *get(struct sp_db_tx *tx, const struct sp_template
     return NULL;
 }
 
-struct sp_template_row *sp_store_template_get(struct sp_store *store, const struct sp_template_ref *ref,
-                                          GError **error)
+struct sp_template_row *sp_store_template_get(struct sp_store *store,
+                                              const struct sp_template_ref *ref, GError **error)
 {
     SP_DB_TX_AUTO *tx = sp_db_begin(store->db, SP_DB_READ, error);
     return tx ? get(tx, ref, error) : NULL;
@@ -70,7 +70,8 @@ GPtrArray *sp_store_template_list(struct sp_store *store, const char *after_ref,
                     after_ref ? after_ref : "", (int64_t)limit);
     if (!rows)
         return NULL;
-    g_autoptr(GPtrArray) list = g_ptr_array_new_with_free_func((GDestroyNotify)sp_template_row_free);
+    g_autoptr(GPtrArray) list =
+        g_ptr_array_new_with_free_func((GDestroyNotify)sp_template_row_free);
     int got;
     while ((got = sp_db_next(rows, error)) > 0)
         g_ptr_array_add(list, from_row(rows));
@@ -108,8 +109,8 @@ static bool drop_image(struct sp_db_tx *tx, const char *digest, GError **error)
     return sp_db_run(tx, NULL, error, "DELETE FROM template_images WHERE digest = $1", "t", digest);
 }
 
-/* The row of a build that succeeded stays as long as the database: it is the proof that the image was
- * known once. */
+/* The row of a build that succeeded stays as long as the database: it is the proof that the image
+ * was known once. */
 #define DELETED                                                                                    \
     "SELECT COUNT(*) FROM builds b WHERE b.digest = $1 AND b.state = 'succeeded'"                  \
     " AND NOT EXISTS (SELECT 1 FROM template_images i WHERE i.digest = $1)"                        \

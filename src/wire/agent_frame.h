@@ -68,7 +68,8 @@ bool sp_frame_header_decode(const uint8_t bytes[SP_FRAME_HEADER_BYTES],
  * is none. Used to find the way back into a stream that was cut inside a frame. */
 size_t sp_frame_find_resync(const uint8_t *bytes, size_t len, uint8_t wanted_type);
 
-/* --- payload writer: appends into a caller's buffer; overflow is sticky, checked once at the end */
+/* --- payload writer: appends into a caller's buffer; overflow is sticky, checked once at the end
+ */
 struct sp_pack {
     uint8_t *bytes;
     size_t capacity;

@@ -2,8 +2,8 @@
  * Messages of the agent link: the payloads of the frames in docs/agent-protocol.md, as structs.
  *
  * Encoders append to a sp_pack; the caller looks at p->overflow once at the end. Decoders are
- * strict: false when the payload is too short, has bytes left over, or breaks a limit below; *ret is
- * untouched then. Every span of a decoded message borrows the payload. Both directions of every
+ * strict: false when the payload is too short, has bytes left over, or breaks a limit below; *ret
+ * is untouched then. Every span of a decoded message borrows the payload. Both directions of every
  * message are here, for the two ends of the link and for the tests. Nothing beyond libc: no I/O, no
  * allocation.
  */
@@ -17,17 +17,17 @@
 
 #define SP_MSG_NONCE_BYTES 16u
 #define SP_MSG_PING_MAX 64u
-#define SP_MSG_SESSION_ID_MAX 64u    /* bytes, at least 1 */
-#define SP_MSG_NAME_MAX 256u         /* sandbox id, build, user, error code */
-#define SP_MSG_TEXT_MAX 1024u        /* error message */
-#define SP_MSG_PATH_MAX 4095u        /* cwd */
-#define SP_MSG_HOSTNAME_MAX 64u      /* Linux HOST_NAME_MAX */
-#define SP_MSG_LIST_MAX 8192u        /* items of a list<str> */
-#define SP_MSG_ENTROPY_MAX 512u      /* bytes */
-#define SP_MSG_EVENT_DATA_MIN 1024u  /* bounds of hello.max_event_data */
+#define SP_MSG_SESSION_ID_MAX 64u   /* bytes, at least 1 */
+#define SP_MSG_NAME_MAX 256u        /* sandbox id, build, user, error code */
+#define SP_MSG_TEXT_MAX 1024u       /* error message */
+#define SP_MSG_PATH_MAX 4095u       /* cwd */
+#define SP_MSG_HOSTNAME_MAX 64u     /* Linux HOST_NAME_MAX */
+#define SP_MSG_LIST_MAX 8192u       /* items of a list<str> */
+#define SP_MSG_ENTROPY_MAX 512u     /* bytes */
+#define SP_MSG_EVENT_DATA_MIN 1024u /* bounds of hello.max_event_data */
 #define SP_MSG_EVENT_DATA_MAX 60000u
-#define SP_MSG_EVENT_OVERHEAD 9u     /* bytes of an EVENT payload before its rest */
-#define SP_MSG_ITEM_OVERHEAD 4u      /* bytes of a list item beside its text */
+#define SP_MSG_EVENT_OVERHEAD 9u /* bytes of an EVENT payload before its rest */
+#define SP_MSG_ITEM_OVERHEAD 4u  /* bytes of a list item beside its text */
 /* What argv and env of a START, or env of an IDENTITY, may take in all (texts and overhead of the
  * items), so that the frame also holds the other fields at their largest. */
 #define SP_MSG_LISTS_BYTES_MAX 61000u

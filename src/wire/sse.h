@@ -1,6 +1,6 @@
 /*
- * Server-sent events (WHATWG HTML, "Server-sent events"): writing events, and an incremental bounded
- * parser for clients. Pure functions on bytes.
+ * Server-sent events (WHATWG HTML, "Server-sent events"): writing events, and an incremental
+ * bounded parser for clients. Pure functions on bytes.
  */
 #pragma once
 
@@ -8,7 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Appends "id: <n>\nevent: <type>\ndata: <data>\n\n". data must hold no newline. id 0: no id line. */
+/* Appends "id: <n>\nevent: <type>\ndata: <data>\n\n". data must hold no newline. id 0: no id line.
+ */
 void sp_sse_append(GString *out, uint64_t id, const char *type, const char *data, gsize data_len);
 
 struct sp_sse_parser;

@@ -1,8 +1,8 @@
 /*
  * libFuzzer target for the agent link: headers, resync and every message decoder.
  *
- * Invariants: nothing reads out of bounds (ASan), and what a decoder accepts is encoded again to the
- * very same bytes: no two payloads mean the same message.
+ * Invariants: nothing reads out of bounds (ASan), and what a decoder accepts is encoded again to
+ * the very same bytes: no two payloads mean the same message.
  */
 #include "wire/agent_frame.h"
 

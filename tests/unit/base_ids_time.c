@@ -35,7 +35,7 @@ static void test_durations(void)
     static const struct {
         const char *text;
         int64_t ms;
-    } good[] = {{"0s", 0},      {"250ms", 250},   {"30s", 30000},
+    } good[] = {{"0s", 0},       {"250ms", 250},   {"30s", 30000},
                 {"10m", 600000}, {"6h", 21600000}, {"2d", 172800000}};
     static const char *const bad[] = {"", "s", "1", "1.5s", "-1s", " 1s", "1s ", "1w", "99999d"};
     char text[SP_TIME_TEXT];

@@ -105,8 +105,9 @@ static void test_refusals_name_the_field(void)
 static void test_parse_refuses(void)
 {
     g_autofree char *deep = g_strnfill(100, '[');
-    const char *bad[] = {"", "{", "{\"a\":1,\"a\":2}", "\"\xff\"", deep,
-                         "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]"};
+    const char *bad[] = {
+        "",         "{",  "{\"a\":1,\"a\":2}",
+        "\"\xff\"", deep, "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]"};
     for (size_t i = 0; i < G_N_ELEMENTS(bad); i++) {
         g_autoptr(GError) error = NULL;
         g_assert_null(sp_json_parse(bad[i], strlen(bad[i]), &error));

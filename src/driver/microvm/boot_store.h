@@ -28,6 +28,7 @@ bool sp_boot_store_prepare(struct sp_microvm *vm, const char *template_dir,
  * with sp_boot_image_unref(). */
 struct sp_boot_image *sp_boot_store_get(struct sp_microvm *vm, const char *template_dir,
                                         const struct sp_shape *shape, GError **error);
-/* Closes the images of a template (those in use: with their last user), so that their RAM is free. */
+/* Closes the images of a template (those in use: with their last user), so that their RAM is free.
+ */
 void sp_boot_store_forget(struct sp_microvm *vm, const char *template_dir);
 void sp_boot_image_unref(struct sp_boot_image *image); /* NULL is fine */

@@ -2,8 +2,8 @@
 
 #include <stddef.h>
 
-/* Times are milliseconds since the epoch, 0 for "not yet". JSON is kept as text. Words (state, kind, …)
- * are those of the API. */
+/* Times are milliseconds since the epoch, 0 for "not yet". JSON is kept as text. Words (state,
+ * kind, …) are those of the API. */
 static const char *const initial[] = {
     /* revision: counts the transactions that change what a worker must see */
     "CREATE TABLE counters (name TEXT PRIMARY KEY, value BIGINT NOT NULL)",
@@ -77,7 +77,8 @@ static const char *const initial[] = {
     "CREATE INDEX template_tags_digest ON template_tags (digest)",
     "CREATE TABLE builds ("
     " id TEXT PRIMARY KEY, node TEXT NOT NULL, ref TEXT NOT NULL, name TEXT NOT NULL,"
-    " tag TEXT NOT NULL, recipe TEXT NOT NULL, no_cache BIGINT NOT NULL, operation_id TEXT NOT NULL, state TEXT NOT NULL,"
+    " tag TEXT NOT NULL, recipe TEXT NOT NULL, no_cache BIGINT NOT NULL, operation_id TEXT NOT "
+    "NULL, state TEXT NOT NULL,"
     " digest TEXT, log TEXT NOT NULL DEFAULT '', revision BIGINT NOT NULL,"
     " created_at BIGINT NOT NULL, finished_at BIGINT NOT NULL DEFAULT 0)",
     "CREATE INDEX builds_node ON builds (node, revision)",

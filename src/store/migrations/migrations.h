@@ -1,6 +1,6 @@
 /*
- * The schema, as numbered steps that only go forward. A released step is never changed; a change is a
- * new step. SQL in the dialect of db.h.
+ * The schema, as numbered steps that only go forward. A released step is never changed; a change is
+ * a new step. SQL in the dialect of db.h.
  */
 #pragma once
 

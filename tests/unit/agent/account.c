@@ -28,8 +28,8 @@ static void test_find(void)
     g_assert_true(account_find(passwd, strlen(passwd), "last", &a)); /* no line end, no shell */
     g_assert_cmpstr(a.shell, ==, "");
     g_assert_true(account_find(passwd, strlen(passwd), "colon", &a));
-    const char *const missing[] = {"", "use", "users", "short", "bad", "minus", "big", "1234",
-                                   "4294967295", "99999999999", "-1", "x"};
+    const char *const missing[] = {"",    "use",  "users",      "short",       "bad", "minus",
+                                   "big", "1234", "4294967295", "99999999999", "-1",  "x"};
     for (unsigned i = 0; i < G_N_ELEMENTS(missing); i++)
         g_assert_false(account_find(passwd, strlen(passwd), missing[i], &a));
 }

@@ -3,8 +3,8 @@
 #include <glib.h>
 
 /* Encodes and decodes, so that the lists have the form the agent gets. */
-static struct sp_msg_start start_of(const char *const *argv, const char *const *env, const char *cwd,
-                                    uint8_t *space, size_t size)
+static struct sp_msg_start start_of(const char *const *argv, const char *const *env,
+                                    const char *cwd, uint8_t *space, size_t size)
 {
     struct sp_msg_start m = {.session_id = sp_span_of("s"),
                              .argv = {.count = g_strv_length((char **)argv), .strings = argv},
@@ -30,9 +30,9 @@ static void test_environment(void)
     struct sp_msg_start start = start_of(argv, env, NULL, two, sizeof two);
     struct exec_plan *plan = exec_plan_new(&def.env, &start, &account);
     g_assert_true(g_strv_equal((const char *const *)plan->argv, argv));
-    static const char *const want[] = {"PATH=/p",       "A=1",           "B=3",
+    static const char *const want[] = {"PATH=/p",         "A=1",        "B=3",
                                        "HOME=/home/user", "USER=other", "LOGNAME=user",
-                                       "SHELL=/bin/sh", "C=",            NULL};
+                                       "SHELL=/bin/sh",   "C=",         NULL};
     g_assert_true(g_strv_equal((const char *const *)plan->envp, want));
     g_assert_cmpstr(plan->path, ==, "/p");
     g_assert_cmpstr(plan->cwd, ==, "/home/user");

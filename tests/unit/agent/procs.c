@@ -24,8 +24,9 @@ void link_commit(struct link *l, uint8_t type, uint32_t tag, const struct sp_pac
 static void test_parse(void)
 {
     struct procs_stat s;
-    const char good[] = "12 (a) b ) (c) S 7 12 9 0 -1 4194304 1 2 3 4 100 50 0 0 20 0 1 0 99 1000 25 "
-                        "18446744073709551615 1 1";
+    const char good[] =
+        "12 (a) b ) (c) S 7 12 9 0 -1 4194304 1 2 3 4 100 50 0 0 20 0 1 0 99 1000 25 "
+        "18446744073709551615 1 1";
     g_assert_true(procs_parse(good, &s));
     g_assert_cmpint(s.pid, ==, 12);
     g_assert_cmpint(s.parent, ==, 7);

@@ -1,5 +1,5 @@
-/* The server alone, for the end-to-end tests with a fake worker: database, address, "sk_…", "nk_…". The
- * bound address goes to stdout. */
+/* The server alone, for the end-to-end tests with a fake worker: database, address, "sk_…", "nk_…".
+ * The bound address goes to stdout. */
 #include <stdio.h>
 
 #include "api/server_main.h"

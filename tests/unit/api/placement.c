@@ -6,7 +6,8 @@
 
 #define NOW 1000000
 #define HAVE "sha256:aa"
-#define CONTAINER "[{\"tier\":\"container\",\"available\":true,\"detail\":\"x\"},{\"tier\":\"new\"},7]"
+#define CONTAINER                                                                                  \
+    "[{\"tier\":\"container\",\"available\":true,\"detail\":\"x\"},{\"tier\":\"new\"},7]"
 #define BROKEN "[{\"tier\":\"container\",\"available\":false,\"detail\":\"no cgroups\"}]"
 
 static struct sp_node_row node(const char *name, const char *tiers, const char *templates,

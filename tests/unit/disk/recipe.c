@@ -78,8 +78,8 @@ static void test_size_of_env(void)
 {
     g_autofree char *value = g_strnfill(8192 - 4 - 2, 'x'); /* "A=" */
     for (int more = 0; more < 2; more++) {
-        g_autofree char *text = g_strdup_printf("{\"name\":\"a\",\"env\":{\"A\":\"%s%s\"}}",
-                                                value, more ? "x" : "");
+        g_autofree char *text =
+            g_strdup_printf("{\"name\":\"a\",\"env\":{\"A\":\"%s%s\"}}", value, more ? "x" : "");
         struct sp_template_recipe recipe;
         g_autoptr(GError) error = NULL;
         g_assert_cmpint(decode(text, &recipe, &error), ==, !more);

@@ -62,9 +62,9 @@ static void test_content_survives_unmount(void)
     scratch_end(state);
 }
 
-/* Somebody's private mount namespace (a service manager, a test) keeps a copy of our mount: the unmount is no
- * failure, and the next open uses the same loop device. Two over one file would be two caches of the
- * same blocks. */
+/* Somebody's private mount namespace (a service manager, a test) keeps a copy of our mount: the
+ * unmount is no failure, and the next open uses the same loop device. Two over one file would be
+ * two caches of the same blocks. */
 static void test_copy_in_another_namespace(void)
 {
     if (!scratch_may_mount()) {

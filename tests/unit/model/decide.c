@@ -18,9 +18,8 @@ static void each(void (*check)(const struct point *p, enum sp_action action))
                 for (int64_t reported = 0; reported <= GENERATION; reported += GENERATION)
                     for (int64_t failed = GENERATION - 2; failed <= GENERATION; failed++)
                         for (int was = 0; was < 2; was++) {
-                            struct point p = {
-                                {known, (enum sp_desired)desired, GENERATION},
-                                {(enum sp_presence)presence, reported, failed, was}};
+                            struct point p = {{known, (enum sp_desired)desired, GENERATION},
+                                              {(enum sp_presence)presence, reported, failed, was}};
                             check(&p, sp_decide(&p.wanted, &p.found));
                         }
 }

@@ -42,7 +42,8 @@ static void test_isolation(void)
         g_autoptr(GError) error = NULL;
         g_test_message("row %zu", i);
         g_assert_true(sp_isolation_parse(rows[i].wanted, &wanted));
-        bool ok = sp_isolation_choose(wanted, rows[i].untrusted, tiers, 2, &choice, &reason, &error);
+        bool ok =
+            sp_isolation_choose(wanted, rows[i].untrusted, tiers, 2, &choice, &reason, &error);
         if (rows[i].choice) {
             g_assert_no_error(error);
             g_assert_cmpstr(sp_isolation_names[choice], ==, rows[i].choice);
@@ -63,10 +64,12 @@ static void test_isolation_being_tried(void)
     enum sp_isolation choice;
     const char *reason = NULL;
     g_autoptr(GError) error = NULL;
-    g_assert_true(sp_isolation_choose(SP_ISOLATION_MICROVM, false, tiers, 1, &choice, &reason, &error));
+    g_assert_true(
+        sp_isolation_choose(SP_ISOLATION_MICROVM, false, tiers, 1, &choice, &reason, &error));
     g_assert_cmpint(choice, ==, SP_ISOLATION_MICROVM);
     tiers[0].probing = false;
-    g_assert_false(sp_isolation_choose(SP_ISOLATION_MICROVM, false, tiers, 1, &choice, &reason, &error));
+    g_assert_false(
+        sp_isolation_choose(SP_ISOLATION_MICROVM, false, tiers, 1, &choice, &reason, &error));
     g_assert_error(error, SP_ERROR, SP_ERROR_UNSUPPORTED);
 }
 
@@ -106,11 +109,21 @@ static void test_prefer(void)
         const char *header;
         int64_t wait_ms; /* -1: refused */
     } rows[] = {
-        {NULL, 0},         {"", 0},           {"wait=1", 1000},  {"wait=600", 600000},
-        {"wait=601", -1},  {"wait=0", -1},    {"wait=-1", -1},   {"wait=1s", -1},
-        {"wait=", -1},     {"WAIT=5", 5000},  {"return=minimal", 0},
-        {"return=minimal, wait=7", 7000},     {"wait=3,wait=9", 3000},
-        {"waiting=5", 0},  {"wait=99999999999999999999", -1},
+        {NULL, 0},
+        {"", 0},
+        {"wait=1", 1000},
+        {"wait=600", 600000},
+        {"wait=601", -1},
+        {"wait=0", -1},
+        {"wait=-1", -1},
+        {"wait=1s", -1},
+        {"wait=", -1},
+        {"WAIT=5", 5000},
+        {"return=minimal", 0},
+        {"return=minimal, wait=7", 7000},
+        {"wait=3,wait=9", 3000},
+        {"waiting=5", 0},
+        {"wait=99999999999999999999", -1},
     };
     for (size_t i = 0; i < G_N_ELEMENTS(rows); i++) {
         g_autoptr(GError) error = NULL;
@@ -149,7 +162,8 @@ static void test_template_ref(void)
 {
     static const struct {
         const char *text, *name, *tag;
-    } good[] = {{"seed", "seed", "latest"}, {"a.b-c_d:1.2_X", "a.b-c_d", "1.2_X"}, {"9:_", "9", "_"}};
+    } good[] = {
+        {"seed", "seed", "latest"}, {"a.b-c_d:1.2_X", "a.b-c_d", "1.2_X"}, {"9:_", "9", "_"}};
     struct sp_template_ref ref;
     for (size_t i = 0; i < G_N_ELEMENTS(good); i++) {
         g_assert_true(sp_template_ref_parse(good[i].text, &ref));
@@ -162,7 +176,8 @@ static void test_template_ref(void)
     g_assert_true(sp_template_ref_parse(digest, &ref));
     g_assert_cmpstr(ref.digest, ==, digest);
     g_autofree char *long_name = g_strnfill(64, 'a');
-    const char *bad[] = {"", ":", "a:", "-a", "A", "a/b", "../x", "a b", "sha256:aa", "a:b:c", long_name};
+    const char *bad[] = {"",     ":",   "a:",        "-a",    "A",      "a/b",
+                         "../x", "a b", "sha256:aa", "a:b:c", long_name};
     for (size_t i = 0; i < G_N_ELEMENTS(bad); i++)
         g_assert_false(sp_template_ref_parse(bad[i], &ref));
 }

@@ -45,7 +45,8 @@ static void test_all_fields(void)
     sp_sandbox_request_clear(&r);
 }
 
-/* The table of refused values with their fields is tests/e2e/test_api_requests.py; here the edges. */
+/* The table of refused values with their fields is tests/e2e/test_api_requests.py; here the edges.
+ */
 static void test_edges(void)
 {
     static const struct {

@@ -74,9 +74,8 @@ static void test_newer_schema_is_refused(struct fixture *f, gconstpointer data)
 {
     struct sp_db *db = sp_db_open(f->path, NULL);
     struct sp_db_tx *tx = sp_db_begin(db, SP_DB_WRITE, NULL);
-    g_assert_true(sp_db_run(tx, NULL, NULL,
-                            "INSERT INTO schema_migrations (version, applied_at) VALUES (999, 0)",
-                            ""));
+    g_assert_true(sp_db_run(
+        tx, NULL, NULL, "INSERT INTO schema_migrations (version, applied_at) VALUES (999, 0)", ""));
     g_assert_true(sp_db_commit(tx, NULL));
     sp_db_close(db);
     g_autoptr(GError) error = NULL;

@@ -12,8 +12,8 @@ static void test_delete_wins(struct fixture *f, gconstpointer data)
         for (int64_t generation = 1; generation <= 3; generation++) {
             struct sp_replay made = fixture_create(f, "{}", NULL);
             char op[SP_ID_MAX], again[SP_ID_MAX], *code = NULL;
-            g_assert_true(sp_store_sandbox_delete(f->store, "t1", made.resource_id, NULL, NULL, op,
-                                                  NULL));
+            g_assert_true(
+                sp_store_sandbox_delete(f->store, "t1", made.resource_id, NULL, NULL, op, NULL));
             g_assert_cmpint(fixture_operation(f, made.operation_id, &code), ==,
                             SP_OPERATION_FAILED);
             g_assert_cmpstr(code, ==, "conflict");
@@ -25,8 +25,8 @@ static void test_delete_wins(struct fixture *f, gconstpointer data)
             g_assert_cmpint(fixture_operation(f, op, NULL) == SP_OPERATION_SUCCEEDED, ==, done);
             sp_sandbox_row_free(s);
 
-            g_assert_true(sp_store_sandbox_delete(f->store, "t1", made.resource_id, NULL, NULL,
-                                                  again, NULL));
+            g_assert_true(
+                sp_store_sandbox_delete(f->store, "t1", made.resource_id, NULL, NULL, again, NULL));
             g_assert_cmpstr(op, ==, again);
             fixture_report(f, made.resource_id, 2, SP_STATE_DELETED);
             g_assert_null(sp_store_sandbox_get(f->store, "t1", made.resource_id, NULL));
@@ -99,7 +99,9 @@ static void test_tenants_do_not_see_each_other(struct fixture *f, gconstpointer 
 {
     struct sp_replay made = fixture_create(f, "{}", NULL);
     fixture_report(f, made.resource_id, 1, SP_STATE_RUNNING);
-    struct sp_session_new new = {.tenant = "t1", .sandbox_id = made.resource_id, .spec = "{}",
+    struct sp_session_new new = {.tenant = "t1",
+                                 .sandbox_id = made.resource_id,
+                                 .spec = "{}",
                                  .token = {"hash-1", sp_time_now_ms() + 60000}};
     struct sp_replay session;
     char op[SP_ID_MAX];
@@ -109,9 +111,9 @@ static void test_tenants_do_not_see_each_other(struct fixture *f, gconstpointer 
     g_assert_null(sp_store_sandbox_get(f->store, "t2", made.resource_id, NULL));
     g_assert_null(sp_store_operation_get(f->store, "t2", made.operation_id, NULL));
     g_assert_null(sp_store_session_get(f->store, "t2", session.resource_id, NULL));
-    g_assert_false(sp_store_session_add_token(f->store, "t2", session.resource_id, &new.token, NULL));
     g_assert_false(
-        sp_store_sandbox_patch(f->store, "t2", made.resource_id, &patch, NULL, NULL));
+        sp_store_session_add_token(f->store, "t2", session.resource_id, &new.token, NULL));
+    g_assert_false(sp_store_sandbox_patch(f->store, "t2", made.resource_id, &patch, NULL, NULL));
     g_autoptr(GError) error = NULL;
     g_assert_false(
         sp_store_sandbox_delete(f->store, "t2", made.resource_id, NULL, NULL, op, &error));
@@ -163,7 +165,9 @@ static void test_what_a_worker_is_told(struct fixture *f, gconstpointer data)
 static void test_sessions_end_once(struct fixture *f, gconstpointer data)
 {
     struct sp_replay made = fixture_create(f, "{}", NULL), session;
-    struct sp_session_new new = {.tenant = "t1", .sandbox_id = made.resource_id, .spec = "{\"a\":1}",
+    struct sp_session_new new = {.tenant = "t1",
+                                 .sandbox_id = made.resource_id,
+                                 .spec = "{\"a\":1}",
                                  .token = {"hash", sp_time_now_ms() + 60000}};
     g_autoptr(GError) error = NULL;
     g_assert_false(sp_store_session_create(f->store, &new, NULL, &session, &error));
@@ -178,9 +182,9 @@ static void test_sessions_end_once(struct fixture *f, gconstpointer data)
         {.id = session.resource_id, .state = SP_SESSION_LOST},
         {.id = "ses_unknown", .state = SP_SESSION_LOST},
     };
-    g_assert_true(sp_store_session_report(f->store, "other", &reports[3], 1, NULL)); /* not its own */
     g_assert_true(
-        sp_store_session_report(f->store, "local", reports, G_N_ELEMENTS(reports), NULL));
+        sp_store_session_report(f->store, "other", &reports[3], 1, NULL)); /* not its own */
+    g_assert_true(sp_store_session_report(f->store, "local", reports, G_N_ELEMENTS(reports), NULL));
     struct sp_session_row *s = sp_store_session_get(f->store, "t1", session.resource_id, NULL);
     g_assert_cmpint(s->state, ==, SP_SESSION_EXITED);
     g_assert_cmpstr(s->exit, ==, "{\"exit_code\":1}");

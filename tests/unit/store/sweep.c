@@ -40,7 +40,8 @@ static void test_overdue_delete_stays_wanted(struct fixture *f, gconstpointer da
 {
     struct sp_replay made = fixture_create(f, "{}", NULL);
     char first[SP_ID_MAX], second[SP_ID_MAX];
-    g_assert_true(sp_store_sandbox_delete(f->store, NULL, made.resource_id, NULL, NULL, first, NULL));
+    g_assert_true(
+        sp_store_sandbox_delete(f->store, NULL, made.resource_id, NULL, NULL, first, NULL));
     g_assert_cmpint(sweep(f, HOUR + 1).timed_out, ==, 1);
     g_assert_cmpint(fixture_operation(f, first, NULL), ==, SP_OPERATION_FAILED);
     struct sp_sandbox_row *s = fixture_sandbox(f, made.resource_id);
@@ -65,7 +66,9 @@ static void test_expiry(struct fixture *f, gconstpointer data)
     const char *ids[] = {old.resource_id, idle.resource_id, busy.resource_id, other.resource_id};
     for (size_t i = 0; i < G_N_ELEMENTS(ids); i++)
         fixture_report(f, ids[i], 1, SP_STATE_RUNNING);
-    struct sp_session_new new = {.tenant = "t1", .sandbox_id = busy.resource_id, .spec = "{}",
+    struct sp_session_new new = {.tenant = "t1",
+                                 .sandbox_id = busy.resource_id,
+                                 .spec = "{}",
                                  .token = {"hash", sp_time_now_ms() + 60000}};
     struct sp_replay session;
     g_assert_true(sp_store_session_create(f->store, &new, NULL, &session, NULL));

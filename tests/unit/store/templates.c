@@ -19,8 +19,11 @@ static struct sp_replay build(struct fixture *f, const char *name)
 static bool report(struct fixture *f, const char *id, enum sp_operation_state state)
 {
     bool cancel;
-    struct sp_build_report r = {.state = state, .log = "line\n", .digest = DIGEST,
-                                .config = "{\"user\":\"user\"}", .size_bytes = 10};
+    struct sp_build_report r = {.state = state,
+                                .log = "line\n",
+                                .digest = DIGEST,
+                                .config = "{\"user\":\"user\"}",
+                                .size_bytes = 10};
     g_assert_true(sp_store_build_report(f->store, id, &r, &cancel, NULL));
     return cancel;
 }
@@ -85,7 +88,8 @@ static void test_delete(struct fixture *f, gconstpointer data)
     report(f, build(f, "one").resource_id, SP_OPERATION_SUCCEEDED);
     report(f, build(f, "two").resource_id, SP_OPERATION_SUCCEEDED);
     struct sp_replay made = fixture_create(f, "{}", NULL); /* uses DIGEST */
-    g_assert_true(delete_template(f, "one", NULL)); /* a name goes while another one holds the image */
+    g_assert_true(
+        delete_template(f, "one", NULL)); /* a name goes while another one holds the image */
     g_assert_null(find(f, "one"));
     g_assert_false(delete_template(f, "two", &error));
     g_assert_error(error, SP_ERROR, SP_ERROR_FAILED_PRECONDITION);
@@ -114,7 +118,8 @@ static unsigned n_deleted(struct fixture *f)
     return g_strv_length(deleted);
 }
 
-/* Only what was built here and is wanted by nobody any more; never what the server has not heard of. */
+/* Only what was built here and is wanted by nobody any more; never what the server has not heard
+ * of. */
 static void test_deleted(struct fixture *f, gconstpointer data)
 {
     g_assert_cmpuint(n_deleted(f), ==, 0);

@@ -26,7 +26,8 @@ static void test_header_bytes(void)
 {
     struct sp_frame_header h = {SP_FRAME_EVENT, 0x1234, 0xa1b2c3d4};
     uint8_t bytes[SP_FRAME_HEADER_BYTES];
-    const uint8_t want[] = {'S', 'P', 'A', '1', 52, 0, 0, 0, 0x34, 0x12, 0, 0, 0xd4, 0xc3, 0xb2, 0xa1};
+    const uint8_t want[] = {'S',  'P',  'A', '1', 52,   0,    0,    0,
+                            0x34, 0x12, 0,   0,   0xd4, 0xc3, 0xb2, 0xa1};
     sp_frame_header_encode(&h, bytes);
     g_assert_cmpmem(bytes, sizeof bytes, want, sizeof want);
 }

@@ -108,8 +108,8 @@ static void test_sessions(void)
     sp_msg_start_encode(&p, &start);
     check("start", &p, 0);
     p = fresh();
-    sp_msg_session_encode(&p, &(struct sp_msg_session){
-                                  SP_MSG_SESSION_ENDED, 9, 1, 8, {137, 9, 5, 1, 2, 3}, 0});
+    sp_msg_session_encode(
+        &p, &(struct sp_msg_session){SP_MSG_SESSION_ENDED, 9, 1, 8, {137, 9, 5, 1, 2, 3}, 0});
     check("session", &p, 0);
     p = fresh();
     sp_msg_ref_encode(&p, sp_span_of("s"));
@@ -316,11 +316,11 @@ static void test_largest_lists(void)
     g_assert_true(sp_msg_start_decode(p.bytes, p.len, &start_out));
 
     struct sp_msg_identity out, identity = {
-        .entropy = {entropy, sizeof entropy},
-        .hostname = sp_span_of(host),
-        .machine_id = sp_span_of("0123456789abcdef0123456789abcdef"),
-        .env = {1, list, {NULL, 0}},
-    };
+                                    .entropy = {entropy, sizeof entropy},
+                                    .hostname = sp_span_of(host),
+                                    .machine_id = sp_span_of("0123456789abcdef0123456789abcdef"),
+                                    .env = {1, list, {NULL, 0}},
+                                };
     p = fresh();
     sp_msg_identity_encode(&p, &identity);
     g_assert_false(p.overflow);
