@@ -41,8 +41,11 @@ static void close_link(struct agent *a)
 void link_accept(struct agent *a)
 {
     int fd = accept4(a->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0)
+    if (fd < 0) {
+        if (errno == EINVAL) /* nobody can ever reach us: better to end than to be asked for ever */
+            agent_fatal(a, "the link socket does not listen");
         return;
+    }
     close_link(a);
     a->link.fd = fd;
     a->link.connected = true;

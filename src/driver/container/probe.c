@@ -1,5 +1,4 @@
 #include <errno.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -9,7 +8,7 @@
 
 #define PROBE_END_MS 5000
 
-/* Starts a real agent with everything but an image, and ends it at once. */
+/* Starts the agent's file with everything but an image; it exits at once. */
 static bool try_start(struct sp_container_driver *driver, GError **error)
 {
     struct sp_container_fds fds = {.root = -1, .cgroup = -1, .oom = -1};
@@ -19,20 +18,20 @@ static bool try_start(struct sp_container_driver *driver, GError **error)
     fds.dev = sp_container_clone_dev(driver, error);
     if (fds.dev < 0)
         return false;
-    fds.link = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     SP_CLEANUP(sp_plan_free_p) struct sp_plan *plan = sp_container_probe_plan(&fds);
     pid_t pid;
     SP_CLEANUP(sp_close_fdp) int pidfd = -1;
-    return sp_launcher_spawn(driver->env.launcher, plan, &pid, &pidfd, error) &&
-           sp_pidfd_kill(pidfd, PROBE_END_MS, error);
+    if (!sp_launcher_spawn(driver->env.launcher, plan, &pid, &pidfd, error))
+        return false;
+    return sp_pidfd_wait(pidfd, PROBE_END_MS) || sp_pidfd_kill(pidfd, PROBE_END_MS, error);
 }
 
 /* Makes and removes a group with all limits. */
 static bool try_cgroup(struct sp_cgroups *cgroups, GError **error)
 {
     const struct sp_cgroup_limits limits = {.memory_bytes = 64 << 20, .pids = 16, .cpus = 1};
-    g_autofree char *name = g_strdup_printf("probe-%d", (int)getpid());
-    SP_CLEANUP(sp_cgroup_free_p) struct sp_cgroup *cgroup = sp_cgroup_new(cgroups, name);
+    SP_CLEANUP(sp_cgroup_free_p) struct sp_cgroup *cgroup = sp_cgroup_new(cgroups, "probe");
+    sp_cgroup_remove(cgroup, PROBE_END_MS, NULL); /* of a worker that was killed here */
     bool made = sp_cgroup_create(cgroup, &limits, error);
     bool removed = sp_cgroup_remove(cgroup, PROBE_END_MS, made ? error : NULL);
     return made && removed;
