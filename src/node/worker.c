@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -271,6 +272,7 @@ int sp_worker_main(const struct sp_worker_config *config)
     sigaddset(&signals, SIGINT);
     pthread_sigmask(SIG_BLOCK, &signals, NULL);
     signal(SIGPIPE, SIG_IGN);
+    prctl(PR_SET_DUMPABLE, 0, 0, 0, 0); /* no core of a process that knows the node key */
     parts.node.config = config;
     if (!start(&parts, &error)) {
         sp_log_error("the worker cannot start", error, NULL);
