@@ -5,7 +5,7 @@ STATE     ?= /var/lib/space
 FUZZ_SECONDS ?= 30
 MESON_OPTIONS ?= $(if $(CI),-Dwerror=true)
 
-.PHONY: all run test asan bench fuzz install format setup-build setup-run setup-test guest clean
+.PHONY: all run test test-v2 asan bench fuzz install format sanitized setup-build setup-run setup-test guest clean
 
 all: $(BUILD)/build.ninja
 	@ninja -C $(BUILD)
@@ -30,16 +30,23 @@ run: setup-run
 
 # Runs all tests; the last line is "N passed, N failed".
 test: setup-test
-	@$(MAKE) --no-print-directory guest all
-	@scripts/run-tests.sh $(BUILD)
+	@$(MAKE) --no-print-directory guest all sanitized
+	@SPACE_ASAN_BUILD=build-asan scripts/run-tests.sh $(BUILD)
 
-# The same with AddressSanitizer and UndefinedBehaviorSanitizer.
+# The container tier in an emulated VM with Debian's kernel and cgroup v2 only.
+test-v2: setup-test
+	@$(MAKE) --no-print-directory all
+	@scripts/test-cgroup-v2.sh $(BUILD)
+
+# `make test` with AddressSanitizer and UndefinedBehaviorSanitizer.
 asan: setup-test
-	@$(MAKE) --no-print-directory guest
+	@$(MAKE) --no-print-directory guest sanitized
+	@scripts/run-tests.sh build-asan
+
+sanitized:
 	@$(MAKE) --no-print-directory all BUILD=build-asan \
 	    MESON_OPTIONS='-Db_sanitize=address,undefined $(MESON_OPTIONS)'
 	@[ -e build-asan/guest ] || ln -s "$(abspath $(GUEST_DIR))" build-asan/guest
-	@scripts/run-tests.sh build-asan
 
 # SPACE beside crun and bubblewrap.
 bench: setup-run
