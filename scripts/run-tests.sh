@@ -26,4 +26,29 @@ e2e=0
 # shellcheck disable=SC2086
 /usr/bin/python3 -B -m pytest -p no:cacheprovider -ra --junitxml="$results/e2e.xml" "$@" $suites || e2e=$?
 
-exec /usr/bin/python3 -B scripts/sum_results.py "$unit:$build/meson-logs/testlog.json" "$e2e:$results/e2e.xml"
+set -- "$unit:$build/meson-logs/testlog.json" "$e2e:$results/e2e.xml"
+
+# With a second build that has the sanitizers: the unit tests, and real daemons through the main walks. They share the
+# installation's state, so that no template is built twice. Whatever a sanitizer writes is a failure.
+if [ -n "${SPACE_ASAN_BUILD:-}" ]; then
+    asan=$(cd "$SPACE_ASAN_BUILD" && pwd)
+    reports=$results/sanitizer
+    mkdir -m 1777 "$reports"
+    export ASAN_OPTIONS="log_path=$reports/asan" UBSAN_OPTIONS="log_path=$reports/ubsan:print_stacktrace=1:halt_on_error=1"
+    echo "== unit, sanitized"
+    asan_unit=0
+    rm -f "$asan/meson-logs/testlog.json"
+    meson test -C "$asan" --no-rebuild --print-errorlogs --suite unit || asan_unit=$?
+    echo "== end to end, sanitized"
+    asan_e2e=0
+    SPACE_BUILD="$asan" /usr/bin/python3 -B -m pytest -p no:cacheprovider -ra --junitxml="$results/asan-e2e.xml" \
+        tests/e2e/test_http_walk.py tests/e2e/test_run_verb.py tests/e2e/test_requests.py tests/e2e/test_crash.py \
+        tests/e2e/test_worker_streams.py || asan_e2e=$?
+    if [ -n "$(ls "$reports")" ]; then
+        cat "$reports"/* >&2
+        asan_e2e=1
+    fi
+    set -- "$@" "$asan_unit:$asan/meson-logs/testlog.json" "$asan_e2e:$results/asan-e2e.xml"
+fi
+
+exec /usr/bin/python3 -B scripts/sum_results.py "$@"
