@@ -112,7 +112,10 @@ static bool run_apart(struct build *build, const GPtrArray *args, sp_progress_fn
     for (guint i = 0; i < args->len; i++) {
         g_ptr_array_add(argv, args->pdata[i]);
     }
-    const char *const env[] = {"SOURCE_DATE_EPOCH=" EPOCH, "DEBIAN_FRONTEND=noninteractive", NULL};
+    /* What a killed program leaves goes with the work directory. */
+    g_autofree char *tmp = g_strconcat("TMPDIR=", build->work, NULL);
+    const char *const env[] = {"SOURCE_DATE_EPOCH=" EPOCH, "DEBIAN_FRONTEND=noninteractive", tmp,
+                               NULL};
     const struct sp_program program = {
         .argv = (const char *const *)argv->pdata,
         .env = env,

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -15,6 +16,16 @@ bool scratch_may_mount(void)
     if (geteuid() != 0 || access("/dev/loop-control", R_OK | W_OK) < 0) {
         g_test_skip("needs root and loop devices");
         return false;
+    }
+    /* In a mount namespace of our own: what a failed test has mounted goes when the program ends, and the loop
+     * devices with it. */
+    static bool apart;
+    if (!apart) {
+        g_assert_cmpint(unshare(CLONE_NEWNS), ==, 0);
+        /* MS_PRIVATE fails in a chroot that is not a mount point: then the mounts are shared at worst. */
+        if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0)
+            g_test_message("mounts are not private: %s", g_strerror(errno));
+        apart = true;
     }
     return true;
 }
