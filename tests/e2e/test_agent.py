@@ -4,6 +4,7 @@ socket. Needs root; SPACE_AGENT names the binary (default: the one in $SPACE_BUI
 import hashlib
 import os
 import random
+import shutil
 import signal
 import socket
 import struct
@@ -98,13 +99,16 @@ class Agent:
             fds.append(os.open(oom_file, os.O_RDONLY))
             options.append(f"--oom-fd={fds[-1]}")
         users = []
+        binary = find_agent()
         if user_namespace:
             os.chmod(self.mnt, 0o777)
+            # the build may lie below a directory that only root can walk
+            binary = shutil.copy(binary, os.path.join(self.dir.name, "agent"))
             users = [sys.executable, "-c", ENTER_USER_NAMESPACE]
         self.process = subprocess.Popen(
             ["sh", "-c", 'test -z "$1" || echo 0 > "$1/cgroup.procs"; shift; exec "$@"', "sh", self.cgroup or "",
              *users, "unshare", "--pid", "--fork", "--kill-child", "--mount", "--uts", "--mount-proc",
-             "sh", "-c", SET_UP, "sh", self.mnt, find_agent(), *options],
+             "sh", "-c", SET_UP, "sh", self.mnt, binary, *options],
             pass_fds=fds, stdin=subprocess.DEVNULL)
         listener.close()
         for fd in fds[1:]:
