@@ -1,6 +1,9 @@
 """What code inside a sandbox sees and may do, in each tier (product.md §5, "Always")."""
 
+import glob
+import os
 import socket
+import time
 
 import pytest
 
@@ -92,15 +95,29 @@ def test_pids_limit_holds(api, tier):
         api.delete(box["id"])
 
 
+def host_cpu_seconds(sandbox_id):
+    """CPU time that the processes of a sandbox's control group have used, by the host's clock."""
+    pids = set()
+    for procs in glob.glob(f"/sys/fs/cgroup/**/*{sandbox_id}*/cgroup.procs", recursive=True):
+        with open(procs, encoding="ascii") as f:
+            pids.update(f.read().split())
+    assert pids, "the sandbox has processes on this host"
+    ticks = 0
+    for pid in pids:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as f:
+            ticks += sum(int(n) for n in f.read().rsplit(")", 1)[1].split()[11:15])  # own and reaped children's
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def test_cpu_limit_holds(api, tier):
+    """Two busy seconds at half a CPU: seen from the host, since a guest's clock does not see its VMM being throttled."""
     box = api.create(isolation=tier, resources={"cpus": 0.5})
     try:
-        script = "import time\nw=time.monotonic(); c=time.process_time()\nwhile time.monotonic()-w<2: pass\nprint((time.process_time()-c)/2)"
-        quick = "import os\nprint(1)"
-        assert api.exec(box["id"], "python3", "-c", quick)["stdout"] == "1\n"
-        done = api.exec(box["id"], "python3", "-c", script)
-        if tier == "container":  # the guest's own clock does not see the VMM being throttled
-            assert float(done["stdout"]) < 0.7, done
+        spin = "import time\nend=time.monotonic()+2\nwhile time.monotonic()<end: pass\n"
+        before, began = host_cpu_seconds(box["id"]), time.monotonic()
+        assert api.exec(box["id"], "python3", "-c", spin)["exit_code"] == 0
+        used, wall = host_cpu_seconds(box["id"]) - before, time.monotonic() - began
+        assert 0.2 * wall < used < 0.7 * wall, (used, wall)
     finally:
         api.delete(box["id"])
 
@@ -125,7 +142,7 @@ def test_agent_cannot_be_touched(api, sandbox):
 
 
 def test_root_cannot_kill_the_agent(api, sandbox):
-    assert sh(api, sandbox, "kill -9 1; kill -STOP 1; kill -TERM -1; true", user="root", timeout="20s")
+    sh(api, sandbox, "kill -9 1; kill -STOP 1; kill -TERM -1; true", user="root", timeout="20s")
     assert sh(api, sandbox, "echo alive")["stdout"] == "alive\n"
 
 

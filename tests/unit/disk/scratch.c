@@ -14,7 +14,7 @@
 bool scratch_may_mount(void)
 {
     if (geteuid() != 0 || access("/dev/loop-control", R_OK | W_OK) < 0) {
-        g_test_skip("needs root and loop devices");
+        g_test_skip("NOT TESTED: needs root and loop devices");
         return false;
     }
     /* In a mount namespace of our own: what a failed test has mounted goes when the program ends, and the loop
