@@ -27,15 +27,39 @@ struct sp_shape {
     int64_t pids;
 };
 
+/* Why create() is given a saved form. */
+enum sp_saved_use {
+    SP_SAVED_WAKE, /* the same sandbox goes on; nobody else starts from this form */
+    SP_SAVED_COPY, /* one of many: what copies can share is shared */
+};
+
 /* What create() is to make. Everything is borrowed for the call. */
 struct sp_driver_spec {
     const char *id;              /* "sbx_…", checked */
+    const char *name;            /* of its resources (control group, layer, disk); NULL: the id. It
+                                    stays when claim() gives the instance to a sandbox */
     const char *run_dir;         /* exists, mode 0700, holds the record, sockets, logs */
     const char *template_dir;    /* holds image.erofs and config.json (docs/templates.md) */
     const char *template_digest; /* "sha256:…" */
     unsigned slot;               /* this sandbox's block of uids: base/limits.h */
     const char *hostname;
     struct sp_shape shape;
+    /* NULL: from the template. Else the directory of a whole saved form (disk/saved.h), which create()
+     * only reads. One with memory goes on where it was; one without starts afresh on its disk. */
+    const char *saved_dir;
+    enum sp_saved_use saved_use;
+};
+
+/* What is to be saved. Borrowed for the calls from save_begin() to save_free(). */
+struct sp_save_spec {
+    const char *saved_name; /* in the volume's saved/: sandbox or snapshot id */
+    bool memory;            /* false: the disk only */
+    bool durable;           /* false: need not survive a crash of the host (a fork's own form) */
+};
+struct sp_saving; /* one saving under way; a driver embeds it */
+
+struct sp_saved_result {
+    int64_t size_bytes; /* that the form added to the volume, as well as can be told */
 };
 
 /* How long a step of an operation took; goes into the operation record. */
@@ -72,8 +96,10 @@ struct sp_driver_ops {
 
     /* Takes over a sandbox of an earlier worker from its run directory. SP_ERROR_NOT_FOUND: there
      * is positive evidence that it does not run any more (or never fully came to be): destroy() it.
-     * Any other error: not known; try again later, destroy nothing. */
-    struct sp_instance *(*adopt)(struct sp_driver *driver, const char *run_dir, GError **error);
+     * Any other error: not known; try again later, destroy nothing. *ret_paused: pause() is in
+     * force; ret_paused may be NULL. */
+    struct sp_instance *(*adopt)(struct sp_driver *driver, const char *run_dir, bool *ret_paused,
+                                 GError **error);
 
     /* Removes everything the record names: processes first (waited for), then network, mounts,
      * cgroup, disk. Idempotent; true when nothing is left. Does not remove run_dir itself. */
@@ -86,6 +112,45 @@ struct sp_driver_ops {
     /* pidfd of the sandbox's first host process (agent or VMM): readable when it has ended.
      * Borrowed. */
     int (*pidfd)(struct sp_instance *instance);
+
+    /* --- pause: execution stops, memory stays. Both idempotent; on failure the instance is as
+     * before, as far as that is possible. Where agent_holds is set the caller has sent HOLD before
+     * pause() and sends RELEASE after resume(). At most 5 s. */
+    bool (*pause)(struct sp_instance *instance, GError **error);
+    bool (*resume)(struct sp_instance *instance, GError **error);
+
+    /* --- saving. The order is begin (the sandbox runs; slow: what can be copied ahead is, and the
+     * space is reserved), pause(), capture (short: the sandbox stands still), perhaps resume(),
+     * finish (slow: it may run again), free. Only finish() makes the form appear, whole and, if asked,
+     * durable; free() without a finish leaves nothing. begin() may also be called while paused. */
+
+    /* Whether memory can be saved here; found by trial like probe(). *ret_reason (owned, may be NULL)
+     * says why not, and what to do. NULL: always possible. */
+    bool (*can_save_memory)(struct sp_driver *driver, char **ret_reason);
+    struct sp_saving *(*save_begin)(struct sp_instance *instance, const struct sp_save_spec *spec,
+                                    GError **error);
+    bool (*save_capture)(struct sp_saving *saving, GError **error);
+    bool (*save_finish)(struct sp_saving *saving, struct sp_saved_result *ret, sp_step_fn step,
+                        void *user, GError **error);
+    void (*save_free)(struct sp_saving *saving); /* NULL is fine */
+    /* Lets go of what is kept in memory for a saved form that is about to be removed. NULL: nothing. */
+    void (*forget_saved)(struct sp_driver *driver, const char *saved_dir);
+    /* The saved form can go on with memory here and now: SP_ERROR_FAILED_PRECONDITION says why not
+     * (another QEMU, CPU, …). Reads the manifest only. NULL: always. */
+    bool (*check_saved)(struct sp_driver *driver, const char *saved_dir, GError **error);
+
+    /* --- pools. A pool's member becomes a sandbox: the run directory is renamed, record and instance
+     * name the new id, the host name is set where the host sets it. Short; atomic by the rename. */
+    bool (*claim)(struct sp_instance *instance, const char *id, const char *run_dir,
+                  const char *hostname, GError **error);
+    /* Starts what create() would have to wait for (a VMM that waits for a state), for a create() with
+     * the same template, shape and any saved form: see the driver's own documentation. NULL: there is
+     * nothing to start ahead. */
+    bool (*prestart)(struct sp_driver *driver, const struct sp_driver_spec *spec, GError **error);
+
+    /* HOLD and RELEASE frame a pause() or a capture (docs/agent-protocol.md §3): the user's processes
+     * stand still inside before the machine does. */
+    bool agent_holds;
 
     /* What the IDENTITY frame must carry for this tier after create(): 0 / false in the container.
      */

@@ -36,9 +36,11 @@ static enum sp_action decide_failed(const struct sp_wanted *wanted, const struct
 {
     switch (found->presence) {
     case SP_PRESENCE_PARTIAL:
-    case SP_PRESENCE_RUNNING:
-    case SP_PRESENCE_ENDED:
         return SP_ACTION_DESTROY;
+    case SP_PRESENCE_RUNNING: /* a failed create never leaves a sandbox that was ready */
+        return found->was_running ? settled(wanted, found) : SP_ACTION_DESTROY;
+    case SP_PRESENCE_ENDED: /* lost after the change had failed */
+        return found->was_running ? SP_ACTION_FAIL : SP_ACTION_DESTROY;
     default: /* a failed change of a paused or suspended one leaves it as it is */
         return settled(wanted, found);
     }
@@ -53,6 +55,19 @@ static enum sp_presence presence_wanted(enum sp_desired desired)
         return SP_PRESENCE_SUSPENDED;
     default:
         return SP_PRESENCE_RUNNING;
+    }
+}
+
+/* It is here and whole, in another state than the wanted one. */
+static enum sp_action change(const struct sp_wanted *wanted, const struct sp_found *found)
+{
+    switch (wanted->desired) {
+    case SP_DESIRED_RUNNING:
+        return found->presence == SP_PRESENCE_PAUSED ? SP_ACTION_RESUME : SP_ACTION_WAKE;
+    case SP_DESIRED_SUSPENDED:
+        return SP_ACTION_SUSPEND;
+    default: /* paused: memory that is on the disk is not paused, it is woken first */
+        return found->presence == SP_PRESENCE_RUNNING ? SP_ACTION_PAUSE : cannot(wanted, found);
     }
 }
 
@@ -73,10 +88,13 @@ enum sp_action sp_decide(const struct sp_wanted *wanted, const struct sp_found *
     case SP_PRESENCE_ENDED:
         return decide_gone(wanted, found);
     default:
-        if (found->presence == presence_wanted(wanted->desired))
-            return settled(wanted, found);
-        return cannot(wanted, found);
+        break;
     }
+    if (wanted->rollback_generation > found->rollback_generation)
+        return SP_ACTION_ROLLBACK;
+    if (found->presence == presence_wanted(wanted->desired))
+        return settled(wanted, found);
+    return change(wanted, found);
 }
 
 const char *sp_action_name(enum sp_action action)
@@ -98,6 +116,18 @@ const char *sp_action_name(enum sp_action action)
         return "look_again";
     case SP_ACTION_UNSUPPORTED:
         return "unsupported";
+    case SP_ACTION_PAUSE:
+        return "pause";
+    case SP_ACTION_RESUME:
+        return "resume";
+    case SP_ACTION_SUSPEND:
+        return "suspend";
+    case SP_ACTION_WAKE:
+        return "wake";
+    case SP_ACTION_ROLLBACK:
+        return "rollback";
+    case SP_N_ACTIONS:
+        break;
     }
     return "?";
 }

@@ -1,6 +1,10 @@
 /*
  * What a worker does next about one sandbox: a pure function of what is wanted and what is there.
  *
+ * A change that fails (a pause, suspend, wake or rollback) leaves the sandbox as it was: the worker
+ * reports the state it is in together with the error, and the server makes that state the desired
+ * one, with a new generation. Snapshots are taken when nothing else is to be done (node/action.c).
+ *
  * tests/unit/model/decide.c goes through every combination.
  */
 #pragma once
@@ -33,17 +37,25 @@ enum sp_action {
                                   generation */
     SP_ACTION_LOOK_AGAIN,      /* later */
     SP_ACTION_UNSUPPORTED, /* the wanted change is not possible: report the operation as failed */
+    SP_ACTION_PAUSE,
+    SP_ACTION_RESUME,   /* from paused */
+    SP_ACTION_SUSPEND,  /* from running or paused: save it durably, then release everything */
+    SP_ACTION_WAKE,     /* from suspended */
+    SP_ACTION_ROLLBACK, /* put a snapshot in its place, suspended; decide again afterwards */
+    SP_N_ACTIONS,
 };
 
 struct sp_wanted {
     bool known; /* false: the server does not know the sandbox: it is left alone */
     enum sp_desired desired;
     int64_t generation;
+    int64_t rollback_generation; /* of the last rollback that was asked for; 0: none */
 };
 struct sp_found {
     enum sp_presence presence;
     int64_t reported_generation; /* of the last report that the server has taken; 0: none */
-    int64_t failed_generation;   /* generation whose create failed or which was lost; 0: none */
+    int64_t failed_generation;   /* generation whose change failed or which was lost; 0: none */
+    int64_t rollback_generation; /* of the last rollback that was done; 0: none */
     bool was_running;            /* it has been reported running once */
 };
 

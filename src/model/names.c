@@ -31,6 +31,13 @@ const char *const sp_operation_kind_names[SP_N_OPERATION_KINDS + 1] = {
     [SP_OPERATION_CREATE] = "create",
     [SP_OPERATION_DELETE] = "delete",
     [SP_OPERATION_TEMPLATE_BUILD] = "template_build",
+    [SP_OPERATION_PAUSE] = "pause",
+    [SP_OPERATION_SUSPEND] = "suspend",
+    [SP_OPERATION_WAKE] = "wake",
+    [SP_OPERATION_SNAPSHOT] = "snapshot",
+    [SP_OPERATION_FORK] = "fork",
+    [SP_OPERATION_ROLLBACK] = "rollback",
+    [SP_OPERATION_SNAPSHOT_DELETE] = "snapshot_delete",
 };
 const char *const sp_operation_state_names[SP_N_OPERATION_STATES + 1] = {
     [SP_OPERATION_PENDING] = "pending",

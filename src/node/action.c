@@ -243,6 +243,13 @@ void sp_action_consider(struct sp_sandbox *sandbox)
     case SP_ACTION_LOOK_AGAIN:
         queue(sandbox, action);
         break;
+    case SP_ACTION_PAUSE:
+    case SP_ACTION_RESUME:
+    case SP_ACTION_SUSPEND:
+    case SP_ACTION_WAKE:
+    case SP_ACTION_ROLLBACK:
+    case SP_N_ACTIONS:
+        break;
     }
 }
 

@@ -72,7 +72,7 @@ static bool adopt_recorded(struct sp_sandbox *sandbox, const struct sp_record *r
         return true;
     }
     GError *cause = NULL;
-    struct sp_instance *instance = driver->ops->adopt(driver, sandbox->run_dir, &cause);
+    struct sp_instance *instance = driver->ops->adopt(driver, sandbox->run_dir, NULL, &cause);
     if (instance) {
         load_defaults(sandbox, record->template_digest);
         return take_over(sandbox, driver, instance, error);

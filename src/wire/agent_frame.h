@@ -26,6 +26,8 @@ enum sp_frame_type {
 
     SP_FRAME_IDENTITY = 16,
     SP_FRAME_QUIESCE = 17,
+    SP_FRAME_HOLD = 18,    /* user processes stand still … */
+    SP_FRAME_RELEASE = 19, /* … and go on as who they were */
 
     SP_FRAME_START = 32,
     SP_FRAME_STARTED = 33, /* reply to START and SESSION_STAT: struct sp_msg_session */

@@ -24,6 +24,8 @@
 #define SP_MSG_HOSTNAME_MAX 64u     /* Linux HOST_NAME_MAX */
 #define SP_MSG_LIST_MAX 8192u       /* items of a list<str> */
 #define SP_MSG_ENTROPY_MAX 512u     /* bytes */
+#define SP_MSG_HOLD_TIMEOUT_MS_MAX 10000u
+#define SP_MSG_HOLD_TIMEOUT_MS_DEFAULT 2000u /* when a HOLD says 0 */
 #define SP_MSG_EVENT_DATA_MIN 1024u /* bounds of hello.max_event_data */
 #define SP_MSG_EVENT_DATA_MAX 60000u
 #define SP_MSG_EVENT_OVERHEAD 9u /* bytes of an EVENT payload before its rest */
@@ -60,6 +62,7 @@ bool sp_msg_hello_decode(const uint8_t *bytes, size_t len, struct sp_msg_hello *
 enum {
     SP_AGENT_FEATURE_SESSION_CGROUPS = 1,
     SP_AGENT_FEATURE_OOM = 2,
+    SP_AGENT_FEATURE_HOLD = 4, /* HOLD freezes the user processes; without: it only stops STARTs */
 };
 
 struct sp_msg_hello_ok {
@@ -90,6 +93,21 @@ struct sp_msg_identity {
 };
 void sp_msg_identity_encode(struct sp_pack *p, const struct sp_msg_identity *m);
 bool sp_msg_identity_decode(const uint8_t *bytes, size_t len, struct sp_msg_identity *ret);
+
+enum { SP_HOLD_SYNC = 1 }; /* write file systems back once nobody runs */
+
+struct sp_msg_hold {
+    uint32_t flags;      /* SP_HOLD_*; other bits are refused */
+    uint32_t timeout_ms; /* for the freeze; 0: the default */
+};
+void sp_msg_hold_encode(struct sp_pack *p, const struct sp_msg_hold *m);
+bool sp_msg_hold_decode(const uint8_t *bytes, size_t len, struct sp_msg_hold *ret);
+
+struct sp_msg_release {
+    uint64_t realtime_ns; /* 0: leave the clock */
+};
+void sp_msg_release_encode(struct sp_pack *p, const struct sp_msg_release *m);
+bool sp_msg_release_decode(const uint8_t *bytes, size_t len, struct sp_msg_release *ret);
 
 enum sp_msg_overflow { SP_OVERFLOW_BLOCK = 0, SP_OVERFLOW_DROP = 1 };
 

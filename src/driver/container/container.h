@@ -111,7 +111,7 @@ void sp_container_parts_clear(struct sp_container_driver *driver);
 struct sp_instance *sp_container_create(struct sp_driver *driver, const struct sp_driver_spec *spec,
                                         sp_step_fn step, void *user, GError **error);
 struct sp_instance *sp_container_adopt(struct sp_driver *driver, const char *run_dir,
-                                       GError **error);
+                                       bool *ret_paused, GError **error);
 bool sp_container_destroy(struct sp_driver *driver, const char *run_dir, GError **error);
 void sp_container_probe(struct sp_driver *driver, struct sp_tier_status *ret_status);
 

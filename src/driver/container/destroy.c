@@ -89,8 +89,11 @@ bool sp_container_destroy(struct sp_driver *base, const char *run_dir, GError **
     return ok;
 }
 
-struct sp_instance *sp_container_adopt(struct sp_driver *base, const char *run_dir, GError **error)
+struct sp_instance *sp_container_adopt(struct sp_driver *base, const char *run_dir,
+                                       bool *ret_paused, GError **error)
 {
+    if (ret_paused)
+        *ret_paused = false;
     struct sp_record record = {0};
     if (!sp_record_load(run_dir, &record, error))
         return NULL;

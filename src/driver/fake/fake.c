@@ -177,8 +177,11 @@ static struct sp_instance *create(struct sp_driver *base, const struct sp_driver
     return instance_of(base, spec->run_dir, pidfd);
 }
 
-static struct sp_instance *adopt(struct sp_driver *driver, const char *run_dir, GError **error)
+static struct sp_instance *adopt(struct sp_driver *driver, const char *run_dir, bool *ret_paused,
+                                 GError **error)
 {
+    if (ret_paused)
+        *ret_paused = false;
     struct sp_record record = {0};
     if (!sp_record_load(run_dir, &record, error))
         return NULL;

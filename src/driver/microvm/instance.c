@@ -98,7 +98,8 @@ static bool check_running(const char *run_dir, GError **error)
     return false;
 }
 
-struct sp_instance *sp_microvm_adopt(struct sp_driver *driver, const char *run_dir, GError **error)
+struct sp_instance *sp_microvm_adopt(struct sp_driver *driver, const char *run_dir,
+                                     bool *ret_paused, GError **error)
 {
     struct sp_record record = {0};
     if (!sp_record_load(run_dir, &record, error))
@@ -112,6 +113,8 @@ struct sp_instance *sp_microvm_adopt(struct sp_driver *driver, const char *run_d
     if (pidfd < 0)
         return NULL;
     g_autoptr(GError) cause = NULL;
+    if (ret_paused)
+        *ret_paused = false;
     if (check_running(run_dir, &cause))
         return sp_microvm_instance_new(microvm_of(driver), run_dir, pidfd, -1);
     /* A missing socket proves nothing as long as the process lives: unless it has just ended. */

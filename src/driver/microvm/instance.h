@@ -8,7 +8,7 @@ struct sp_instance *sp_microvm_create(struct sp_driver *driver, const struct sp_
                                       sp_step_fn step, void *user, GError **error);
 
 /* instance.c */
-struct sp_instance *sp_microvm_adopt(struct sp_driver *driver, const char *run_dir, GError **error);
+struct sp_instance *sp_microvm_adopt(struct sp_driver *driver, const char *run_dir, bool *ret_paused, GError **error);
 bool sp_microvm_destroy(struct sp_driver *driver, const char *run_dir, GError **error);
 int sp_microvm_connect_agent(struct sp_instance *instance, GError **error);
 int sp_microvm_pidfd(struct sp_instance *instance);

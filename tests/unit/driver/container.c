@@ -390,11 +390,11 @@ static void test_adopt(struct fixture *f, gconstpointer data)
     g_autoptr(GError) error = NULL;
     f->env.launcher = sp_launcher_start("/proc/self/exe", &error);
     f->driver = sp_driver_container_new(&f->env, &error);
-    box.instance = f->ops->adopt(f->driver, box.run_dir, &error);
+    box.instance = f->ops->adopt(f->driver, box.run_dir, NULL, &error);
     g_assert_no_error(error);
     expect(f, &box, "status", "0 0 1 inner\n");
     g_assert_true(sp_pidfd_kill(f->ops->pidfd(box.instance), 5000, &error));
-    g_assert_null(f->ops->adopt(f->driver, box.run_dir, &error));
+    g_assert_null(f->ops->adopt(f->driver, box.run_dir, NULL, &error));
     g_assert_error(error, SP_ERROR, SP_ERROR_NOT_FOUND);
     destroy(f, &box);
     clear(&box);
@@ -445,7 +445,7 @@ static void test_half_made(struct fixture *f, gconstpointer data)
             close(pidfd);
         }
         g_assert_no_error(error);
-        g_assert_null(f->ops->adopt(f->driver, box.run_dir, &error));
+        g_assert_null(f->ops->adopt(f->driver, box.run_dir, NULL, &error));
         g_assert_error(error, SP_ERROR, SP_ERROR_NOT_FOUND);
         destroy(f, &box);
         clear(&box);

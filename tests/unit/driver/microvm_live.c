@@ -117,7 +117,7 @@ static void check_dead(struct world *w, struct clone *c)
     sp_record_clear(&record);
     struct pollfd p = {.fd = w->driver->ops->pidfd(c->instance), .events = POLLIN};
     g_assert_cmpint(poll(&p, 1, 5000), ==, 1);
-    g_assert_null(w->driver->ops->adopt(w->driver, c->run_dir, &error));
+    g_assert_null(w->driver->ops->adopt(w->driver, c->run_dir, NULL, &error));
     g_assert_error(error, SP_ERROR, SP_ERROR_NOT_FOUND);
 }
 
@@ -131,7 +131,7 @@ static void check_adoption(struct world *w, struct clone *clones, char **seen)
     g_assert_no_error(error);
     for (unsigned i = 0; i < N_CLONES; i++) {
         old->ops->instance_free(clones[i].instance);
-        clones[i].instance = w->driver->ops->adopt(w->driver, clones[i].run_dir, &error);
+        clones[i].instance = w->driver->ops->adopt(w->driver, clones[i].run_dir, NULL, &error);
         g_assert_no_error(error);
         struct sp_boot_talk *talk = clone_talk(w, &clones[i]);
         g_autofree char *random = run(talk, "random", 0);
@@ -350,7 +350,7 @@ static void test_killed(void)
         g_test_message("killed after step %u: it left %s", 1 + i / 2, left);
         with_process += strcmp(left, "a process") == 0;
         if (strcmp(left, "ready") != 0) {
-            g_assert_null(w.driver->ops->adopt(w.driver, c.run_dir, &error));
+            g_assert_null(w.driver->ops->adopt(w.driver, c.run_dir, NULL, &error));
             g_assert_error(error, SP_ERROR, SP_ERROR_NOT_FOUND);
             g_clear_error(&error);
         }

@@ -12,16 +12,23 @@ struct point {
 
 static void each(void (*check)(const struct point *p, enum sp_action action))
 {
-    for (int known = 0; known < 2; known++)
+    for (int bits = 0; bits < 32; bits++)
         for (int desired = 0; desired < SP_N_DESIRED; desired++)
             for (int presence = 0; presence < SP_N_PRESENCES; presence++)
-                for (int64_t reported = 0; reported <= GENERATION; reported += GENERATION)
-                    for (int64_t failed = GENERATION - 2; failed <= GENERATION; failed++)
-                        for (int was = 0; was < 2; was++) {
-                            struct point p = {{known, (enum sp_desired)desired, GENERATION},
-                                              {(enum sp_presence)presence, reported, failed, was}};
-                            check(&p, sp_decide(&p.wanted, &p.found));
-                        }
+                for (int64_t failed = GENERATION - 2; failed <= GENERATION; failed++) {
+                    int64_t rollback = bits & 1 ? GENERATION : 0;
+                    struct point p = {
+                        {bits & 2, (enum sp_desired)desired, GENERATION, rollback},
+                        {(enum sp_presence)presence, bits & 4 ? GENERATION : 0, failed,
+                         bits & 8 ? GENERATION : 0, bits & 16},
+                    };
+                    check(&p, sp_decide(&p.wanted, &p.found));
+                }
+}
+
+static bool is_change(enum sp_action action)
+{
+    return action >= SP_ACTION_PAUSE && action <= SP_ACTION_ROLLBACK;
 }
 
 static void check_laws(const struct point *p, enum sp_action action)
@@ -33,7 +40,7 @@ static void check_laws(const struct point *p, enum sp_action action)
     bool gone = presence == SP_PRESENCE_ABSENT || presence == SP_PRESENCE_PARTIAL ||
                 presence == SP_PRESENCE_ENDED;
 
-    g_assert_true(action >= SP_ACTION_NONE && action <= SP_ACTION_UNSUPPORTED);
+    g_assert_true(action >= SP_ACTION_NONE && action < SP_N_ACTIONS);
     if (!p->wanted.known) {
         g_assert_cmpint(action, ==, SP_ACTION_NONE); /* unknown is not deleted */
         return;
@@ -56,9 +63,15 @@ static void check_laws(const struct point *p, enum sp_action action)
         g_assert_false(f->was_running || failed);
     }
     if (action == SP_ACTION_DESTROY) /* never something that lives and has not failed */
-        g_assert_true(failed || (gone && !f->was_running));
+        g_assert_true((failed && (presence == SP_PRESENCE_PARTIAL || !f->was_running)) ||
+                      (gone && !f->was_running));
     if (action == SP_ACTION_FAIL)
-        g_assert_true(gone && f->was_running && !failed);
+        g_assert_true(gone && f->was_running && (!failed || presence == SP_PRESENCE_ENDED));
+    if (is_change(action)) { /* once a generation, and only of what is here and whole */
+        g_assert_false(failed || gone);
+        g_assert_true(action == SP_ACTION_ROLLBACK ||
+                      p->wanted.rollback_generation <= f->rollback_generation);
+    }
     if (presence == SP_PRESENCE_SUSPENDED || presence == SP_PRESENCE_PAUSED)
         g_assert_true(action != SP_ACTION_DESTROY && action != SP_ACTION_FAIL);
     if (reported) /* nothing is said twice */
@@ -88,30 +101,54 @@ static void test_rows(void)
         {SP_DESIRED_RUNNING, SP_PRESENCE_ABSENT, 0, 1, 0, SP_ACTION_REPORT_OBSERVED},
         {SP_DESIRED_RUNNING, SP_PRESENCE_ABSENT, 1, 1, 0, SP_ACTION_NONE},
         {SP_DESIRED_RUNNING, SP_PRESENCE_PARTIAL, 0, 1, 0, SP_ACTION_DESTROY},
-        {SP_DESIRED_RUNNING, SP_PRESENCE_SUSPENDED, 0, 0, 1, SP_ACTION_UNSUPPORTED},
+        {SP_DESIRED_RUNNING, SP_PRESENCE_SUSPENDED, 0, 0, 1, SP_ACTION_WAKE},
+        {SP_DESIRED_RUNNING, SP_PRESENCE_SUSPENDED, 0, 1, 1, SP_ACTION_REPORT_OBSERVED},
+        {SP_DESIRED_RUNNING, SP_PRESENCE_PAUSED, 0, 0, 1, SP_ACTION_RESUME},
+        {SP_DESIRED_PAUSED, SP_PRESENCE_RUNNING, 0, 0, 1, SP_ACTION_PAUSE},
+        {SP_DESIRED_PAUSED, SP_PRESENCE_RUNNING, 0, 1, 1, SP_ACTION_REPORT_OBSERVED},
+        {SP_DESIRED_PAUSED, SP_PRESENCE_SUSPENDED, 0, 0, 1, SP_ACTION_UNSUPPORTED},
+        {SP_DESIRED_PAUSED, SP_PRESENCE_ENDED, 0, 1, 1, SP_ACTION_FAIL},
+        {SP_DESIRED_SUSPENDED, SP_PRESENCE_PAUSED, 0, 0, 1, SP_ACTION_SUSPEND},
         {SP_DESIRED_SUSPENDED, SP_PRESENCE_SUSPENDED, 0, 0, 1, SP_ACTION_REPORT_OBSERVED},
-        {SP_DESIRED_SUSPENDED, SP_PRESENCE_RUNNING, 0, 0, 1, SP_ACTION_UNSUPPORTED},
+        {SP_DESIRED_SUSPENDED, SP_PRESENCE_RUNNING, 0, 0, 1, SP_ACTION_SUSPEND},
         {SP_DESIRED_PAUSED, SP_PRESENCE_PAUSED, 1, 0, 1, SP_ACTION_NONE},
         {SP_DESIRED_DELETED, SP_PRESENCE_RUNNING, 0, 0, 1, SP_ACTION_DESTROY},
         {SP_DESIRED_DELETED, SP_PRESENCE_ABSENT, 0, 1, 1, SP_ACTION_REPORT_DELETED},
     };
     for (size_t i = 0; i < G_N_ELEMENTS(rows); i++) {
-        struct sp_wanted wanted = {true, rows[i].desired, GENERATION};
+        struct sp_wanted wanted = {true, rows[i].desired, GENERATION, 0};
         struct sp_found found = {rows[i].presence, rows[i].reported ? GENERATION : 0,
-                                 rows[i].failed ? GENERATION : 0, rows[i].was_running};
+                                 rows[i].failed ? GENERATION : 0, 0, rows[i].was_running};
         g_test_message("row %zu", i);
         g_assert_cmpstr(sp_action_name(sp_decide(&wanted, &found)), ==,
                         sp_action_name(rows[i].action));
     }
 }
 
-/* Following the actions from any start ends, in a few steps, where nothing is to be done. */
-static void step(struct sp_found *f, enum sp_action action)
+/* Following the actions from any start ends, in a few steps, where nothing is to be done; also when
+ * every change fails. */
+static void step(struct sp_found *f, enum sp_action action, bool changes_fail)
 {
+    if (changes_fail && is_change(action)) {
+        f->failed_generation = f->reported_generation = GENERATION;
+        return;
+    }
     switch (action) {
     case SP_ACTION_CREATE:
-        f->presence = SP_PRESENCE_RUNNING;
         f->was_running = true;
+        /* fall through */
+    case SP_ACTION_RESUME:
+    case SP_ACTION_WAKE:
+        f->presence = SP_PRESENCE_RUNNING;
+        break;
+    case SP_ACTION_PAUSE:
+        f->presence = SP_PRESENCE_PAUSED;
+        break;
+    case SP_ACTION_ROLLBACK:
+        f->rollback_generation = GENERATION;
+        /* fall through */
+    case SP_ACTION_SUSPEND:
+        f->presence = SP_PRESENCE_SUSPENDED;
         break;
     case SP_ACTION_DESTROY:
         f->presence = SP_PRESENCE_ABSENT;
@@ -128,17 +165,27 @@ static void step(struct sp_found *f, enum sp_action action)
     }
 }
 
-static void check_ends(const struct point *p, enum sp_action action)
+static void follow(const struct point *p, enum sp_action action, bool changes_fail)
 {
     struct sp_found found = p->found;
     int left = 6;
     while (action != SP_ACTION_NONE && left-- > 0) {
-        step(&found, action);
+        step(&found, action, changes_fail);
         action = sp_decide(&p->wanted, &found);
     }
     g_assert_cmpint(action, ==, SP_ACTION_NONE);
     if (p->wanted.known && p->wanted.desired == SP_DESIRED_DELETED)
         g_assert_cmpint(found.presence, ==, SP_PRESENCE_ABSENT);
+    /* a change that fails takes nothing away */
+    if (p->found.presence == SP_PRESENCE_SUSPENDED && p->wanted.desired != SP_DESIRED_DELETED &&
+        changes_fail)
+        g_assert_cmpint(found.presence, ==, SP_PRESENCE_SUSPENDED);
+}
+
+static void check_ends(const struct point *p, enum sp_action action)
+{
+    follow(p, action, false);
+    follow(p, action, true);
 }
 
 static void test_ends(void)

@@ -99,6 +99,12 @@ static void test_opening(void)
     struct sp_msg_identity identity = identity_message();
     sp_msg_identity_encode(&p, &identity);
     check("identity", &p, 0);
+    p = fresh();
+    sp_msg_hold_encode(&p, &(struct sp_msg_hold){SP_HOLD_SYNC, SP_MSG_HOLD_TIMEOUT_MS_MAX});
+    check("hold", &p, 0);
+    p = fresh();
+    sp_msg_release_encode(&p, &(struct sp_msg_release){UINT64_MAX});
+    check("release", &p, 0);
 }
 
 static void test_sessions(void)
@@ -270,6 +276,9 @@ static void test_other_limits(void)
     REFUSED(hello, 1, 1, {0}, 60001, {0});
     REFUSED(error, {0}, {0});
     REFUSED(hello_ok, .identified = 2);
+    REFUSED(hold, .flags = 2);
+    REFUSED(hold, .flags = 1u << 31);
+    REFUSED(hold, .timeout_ms = SP_MSG_HOLD_TIMEOUT_MS_MAX + 1);
     REFUSED(signal, sp_span_of("s"), 0, 0);
     REFUSED(signal, sp_span_of("s"), 65, 0);
     REFUSED(signal, sp_span_of("s"), -1, 0);

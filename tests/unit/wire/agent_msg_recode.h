@@ -16,6 +16,8 @@ RECODE(hello)
 RECODE(hello_ok)
 RECODE(error)
 RECODE(identity)
+RECODE(hold)
+RECODE(release)
 RECODE(start)
 RECODE(session)
 RECODE(signal)
@@ -80,4 +82,6 @@ static const struct {
     {"stdin", recode_stdin},
     {"stdin_close", recode_stdin_close},
     {"stdin_ack", recode_stdin_ack},
+    {"hold", recode_hold},
+    {"release", recode_release},
 };
