@@ -1,53 +1,13 @@
 /* Making a sandbox: driver, link, identity, a real exec. */
-#include <errno.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include "base/error.h"
-#include "base/ids.h"
 #include "base/log.h"
-#include "base/time.h"
-#include "disk/template.h"
-#include "node/drivers.h"
 #include "node/lifecycle.h"
+#include "node/making.h"
 #include "node/node.h"
 #include "node/reconcile.h"
 
-/* A guest without KVM on a busy machine takes its time. */
-#define AGENT_READY_MS 60000
-#define IDENTITY_MS 30000
-#define READY_EXEC_MS 60000
-#define READY_SESSION "space-ready"
-#define ENTROPY_BYTES 64
-#define VM_AGENT_RESERVE_BYTES (16 << 20)
-
-struct making {
-    struct sp_sandbox *sandbox;
-    struct sp_sandbox_spec *spec;
-    json_t *steps;
-    char *template_dir;
-    struct sp_template_config config;
-    struct sp_driver *driver;
-    struct sp_instance *instance;
-    struct sp_link *link;
-};
-
-static void add_step(void *user, const char *step, int64_t duration_us)
+static bool take_slot(struct sp_sandbox *sandbox, GError **error)
 {
-    json_array_append_new(
-        user, json_pack("{s:s,s:I}", "name", step, "duration_us", (json_int_t)duration_us));
-}
-
-static void log_progress(void *user, const char *line)
-{
-    const struct making *m = user;
-    sp_log(SP_LOG_INFO, "preparing a boot image", "sandbox", m->sandbox->id, "line", line, NULL);
-}
-
-static bool make_run_dir(struct making *m, GError **error)
-{
-    struct sp_sandbox *sandbox = m->sandbox;
     struct sp_table *table = sandbox->node->table;
     g_mutex_lock(&table->lock);
     sandbox->slot = sp_slots_take(&table->slots);
@@ -55,232 +15,52 @@ static bool make_run_dir(struct making *m, GError **error)
     if (have_slot)
         sandbox->found.presence = SP_PRESENCE_PARTIAL;
     g_mutex_unlock(&table->lock);
-    if (!have_slot) {
+    if (!have_slot)
         g_set_error(error, SP_ERROR, SP_ERROR_UNAVAILABLE,
                     "the node has no room for more sandboxes");
-        return false;
-    }
-    if (mkdir(sandbox->run_dir, 0700) < 0) {
-        sp_error_set_errno(error, SP_ERROR_INTERNAL, errno, "mkdir %s", sandbox->run_dir);
-        return false;
-    }
-    g_autofree char *sessions = g_build_filename(sandbox->run_dir, "sessions", NULL);
-    if (mkdir(sessions, 0700) < 0) {
-        sp_error_set_errno(error, SP_ERROR_INTERNAL, errno, "mkdir %s", sessions);
-        return false;
-    }
-    return true;
+    return have_slot;
 }
 
-static bool load_template(struct making *m, GError **error)
+/* With a new link its end has not been seen. */
+static void reset_gone(struct sp_sandbox *sandbox)
 {
-    m->template_dir = sp_template_dir(m->sandbox->node->volume, m->spec->template_digest);
-    if (!m->template_dir) {
-        g_set_error(error, SP_ERROR, SP_ERROR_INVALID_REQUEST, "not a template digest: %s",
-                    m->spec->template_digest);
-        return false;
-    }
-    if (access(m->template_dir, F_OK) < 0) {
-        g_set_error(error, SP_ERROR, SP_ERROR_NOT_FOUND, "template %s is not on this node",
-                    m->spec->template_digest);
-        return false;
-    }
-    return sp_template_config_load(m->template_dir, &m->config, error);
-}
-
-static bool start_instance(struct making *m, GError **error)
-{
-    struct sp_sandbox *sandbox = m->sandbox;
-    int64_t began = sp_time_monotonic_us();
-    if (!m->driver->ops->prepare(m->driver, m->template_dir, &m->spec->shape, log_progress, m,
-                                 error))
-        return false;
-    add_step(m->steps, "prepare", sp_time_monotonic_us() - began);
-    struct sp_driver_spec spec = {
-        .id = sandbox->id,
-        .run_dir = sandbox->run_dir,
-        .template_dir = m->template_dir,
-        .template_digest = m->spec->template_digest,
-        .slot = (unsigned)sandbox->slot,
-        .hostname = m->spec->hostname ? m->spec->hostname : sandbox->id,
-        .shape = m->spec->shape,
-    };
-    m->instance = m->driver->ops->create(m->driver, &spec, add_step, m->steps, error);
-    return m->instance != NULL;
-}
-
-static int connect_agent(void *user, GError **error)
-{
-    struct sp_instance *instance = user;
-    return instance->driver->ops->connect_agent(instance, error);
+    g_mutex_lock(&sandbox->node->table->lock);
+    sandbox->gone = false;
+    g_mutex_unlock(&sandbox->node->table->lock);
 }
 
 struct sp_link *sp_lifecycle_link(struct sp_sandbox *sandbox, struct sp_driver *driver,
                                   struct sp_instance *instance, GError **error)
 {
-    struct sp_link_spec spec = {
-        .sandbox_id = sandbox->id,
-        .connect = connect_agent,
-        .connect_user = instance,
-        .pidfd = driver->ops->pidfd(instance),
-        .max_event_data =
-            CLAMP(driver->ops->max_event_data, SP_MSG_EVENT_DATA_MIN, SP_MSG_EVENT_DATA_MAX),
-        .on_gone = sp_reconcile_on_gone,
-        .gone_user = sandbox,
-    };
-    g_mutex_lock(&sandbox->node->table->lock);
-    sandbox->gone = false;
-    g_mutex_unlock(&sandbox->node->table->lock);
-    return sp_link_start(&spec, error);
+    reset_gone(sandbox);
+    return sp_making_start_link(sandbox->id, instance, sp_reconcile_on_gone, sandbox, error);
 }
 
-/* The template's environment, and the sandbox's over it. */
-static char **merged_env(char *const *base, char *const *over)
+static bool make(struct sp_sandbox *sandbox, struct sp_making *m, GError **error)
 {
-    GPtrArray *env = g_ptr_array_new();
-    for (char *const *pair = base; pair && *pair; pair++) {
-        size_t key_len = strcspn(*pair, "=") + 1;
-        bool replaced = false;
-        for (char *const *other = over; other && *other && !replaced; other++)
-            replaced = strncmp(*pair, *other, key_len) == 0;
-        if (!replaced)
-            g_ptr_array_add(env, *pair);
-    }
-    for (char *const *pair = over; pair && *pair; pair++)
-        g_ptr_array_add(env, *pair);
-    g_ptr_array_add(env, NULL);
-    return (char **)g_ptr_array_free(env, FALSE); /* the strings are borrowed */
-}
-
-static bool give_identity(struct making *m, GError **error)
-{
-    const struct sp_driver_ops *ops = m->driver->ops;
-    uint8_t entropy[ENTROPY_BYTES];
-    char machine_id[SP_HASH_HEX];
-    sp_secret_hash(m->sandbox->id, machine_id); /* always the same for a sandbox */
-    machine_id[32] = '\0';
-    g_autofree char **env = merged_env(m->config.env, m->spec->env);
-    struct sp_msg_identity identity = {
-        .hostname = sp_span_of(m->spec->hostname),
-        .machine_id = sp_span_of(machine_id),
-        .env = {.count = g_strv_length(env), .strings = (const char *const *)env},
-        .pids_max = ops->agent_sets_pids ? (uint32_t)MIN(m->spec->shape.pids, UINT32_MAX) : 0,
-        .memory_reserve_bytes = ops->agent_sets_pids ? VM_AGENT_RESERVE_BYTES : 0,
-    };
-    if (ops->needs_clock_and_entropy) {
-        sp_random_bytes(entropy, sizeof(entropy));
-        identity.entropy = (struct sp_span){entropy, sizeof(entropy)};
-        identity.realtime_ns = (uint64_t)g_get_real_time() * 1000;
-    }
-    int64_t deadline = sp_time_monotonic_us() + IDENTITY_MS * (int64_t)1000;
-    bool fine = sp_link_identity(m->link, &identity, deadline, error);
-    explicit_bzero(entropy, sizeof(entropy));
-    if (!fine)
-        g_prefix_error(error, "giving the sandbox its identity: ");
-    return fine;
-}
-
-/* Waits for the end of the ready command. */
-static bool await_ready_exit(struct sp_link_sub *sub, int64_t deadline_us, GError **error)
-{
-    for (;;) {
-        struct sp_link_event *taken = NULL;
-        enum sp_pull pull = sp_link_sub_pull(sub, deadline_us, &taken);
-        g_autofree struct sp_link_event *event = taken;
-        if (pull == SP_PULL_GAP)
-            continue;
-        if (pull != SP_PULL_EVENT) {
-            g_set_error(error, SP_ERROR, SP_ERROR_UNAVAILABLE, "the ready command did not end%s%s",
-                        pull == SP_PULL_LOST ? ": " : " in time",
-                        pull == SP_PULL_LOST ? sp_link_sub_reason(sub) : "");
-            return false;
-        }
-        sp_link_sub_ack(sub, event->id, event->weight_end);
-        if (event->kind == SP_EVENT_ERROR) {
-            g_autofree char *text = g_utf8_make_valid((const char *)event->data + event->code_len,
-                                                      event->data_len - event->code_len);
-            g_set_error(error, SP_ERROR, SP_ERROR_UNAVAILABLE, "the ready command did not run: %s",
-                        text);
-            return false;
-        }
-        if (event->kind != SP_EVENT_EXITED)
-            continue;
-        if (event->exit.exit_code == 0)
-            return true;
-        g_set_error(error, SP_ERROR, SP_ERROR_UNAVAILABLE, "the ready command ended with code %d",
-                    event->exit.exit_code);
+    if (!sp_making_template(m, error) || !take_slot(sandbox, error))
         return false;
-    }
-}
-
-static bool prove_ready(struct making *m, GError **error)
-{
-    static const char *const plain[] = {"/bin/true", NULL};
-    const char *const *argv = (const char *const *)m->config.ready;
-    if (!argv || !*argv)
-        argv = m->driver->ops->ready_command ? m->driver->ops->ready_command : plain;
-    const char *user = m->spec->user && *m->spec->user ? m->spec->user : m->config.user;
-    struct sp_msg_start start = {
-        .session_id = sp_span_of(READY_SESSION),
-        .argv = {.count = g_strv_length((char **)argv), .strings = argv},
-        .cwd = sp_span_of("/"),
-        .user = sp_span_of(user),
-        .timeout_ms = READY_EXEC_MS,
-    };
-    int64_t deadline = sp_time_monotonic_us() + READY_EXEC_MS * (int64_t)1000;
-    struct sp_link_sub *sub =
-        sp_link_subscribe(m->link, READY_SESSION, &start, 0, deadline, NULL, error);
-    bool fine = sub && await_ready_exit(sub, deadline, error);
-    sp_link_sub_free(sub);
-    if (fine)
-        sp_link_forget(m->link, READY_SESSION);
-    return fine;
-}
-
-/* A file that says: it was ready once. Without it a restarted worker makes the sandbox anew. */
-static bool mark_ready(struct making *m, GError **error)
-{
-    g_autofree char *path = g_build_filename(m->sandbox->run_dir, "ready", NULL);
-    GError *cause = NULL;
-    if (g_file_set_contents_full(path, "", 0, G_FILE_SET_CONTENTS_NONE, 0600, &cause))
-        return true;
-    g_set_error(error, SP_ERROR, SP_ERROR_INTERNAL, "%s", cause->message);
-    g_error_free(cause);
-    return false;
-}
-
-static bool timed(struct making *m, const char *name, bool (*step)(struct making *, GError **),
-                  GError **error)
-{
-    int64_t began = sp_time_monotonic_us();
-    if (!step(m, error))
-        return false;
-    add_step(m->steps, name, sp_time_monotonic_us() - began);
-    return true;
-}
-
-static bool connect_link(struct making *m, GError **error)
-{
-    m->link = sp_lifecycle_link(m->sandbox, m->driver, m->instance, error);
-    return m->link && sp_link_wait_ready(
-                          m->link, sp_time_monotonic_us() + AGENT_READY_MS * (int64_t)1000, error);
-}
-
-static bool make(struct making *m, GError **error)
-{
-    m->driver = sp_drivers_get(m->sandbox->node->drivers, m->spec->isolation, error);
-    return m->driver && load_template(m, error) && make_run_dir(m, error) &&
-           start_instance(m, error) && timed(m, "agent", connect_link, error) &&
-           timed(m, "identity", give_identity, error) && timed(m, "ready", prove_ready, error) &&
-           mark_ready(m, error);
+    m->slot = (unsigned)sandbox->slot;
+    reset_gone(sandbox);
+    return sp_making_dirs(m, error) && sp_making_instance(m, error) && sp_making_link(m, error) &&
+           sp_making_identity(m, error) && sp_making_ready(m, false, error) &&
+           sp_making_mark(m, error);
 }
 
 bool sp_bring_up(struct sp_sandbox *sandbox, struct sp_sandbox_spec *spec, json_t *steps,
                  GError **error)
 {
     struct sp_table *table = sandbox->node->table;
-    struct making m = {.sandbox = sandbox, .spec = spec, .steps = steps};
-    bool fine = make(&m, error);
+    struct sp_making m = {
+        .node = sandbox->node,
+        .id = sandbox->id,
+        .run_dir = sandbox->run_dir,
+        .spec = spec,
+        .steps = steps,
+        .on_gone = sp_reconcile_on_gone,
+        .gone_user = sandbox,
+    };
+    bool fine = make(sandbox, &m, error);
     g_mutex_lock(&table->lock);
     /* Also after a failure: sp_take_down() undoes what is there. */
     sandbox->driver = m.driver;
@@ -291,8 +71,7 @@ bool sp_bring_up(struct sp_sandbox *sandbox, struct sp_sandbox_spec *spec, json_
         sp_sandbox_set_defaults(sandbox, m.config.user, m.config.workdir);
     }
     g_mutex_unlock(&table->lock);
-    sp_template_config_clear(&m.config);
-    g_free(m.template_dir);
+    sp_making_clear(&m);
     if (fine)
         return true;
     g_autoptr(GError) cause = NULL;
