@@ -43,7 +43,7 @@ int sp_create_verb(const struct sp_invocation *invocation)
     struct sp_client *api = sp_client_open(o->sandbox.client.state, &error);
     if (!api)
         return sp_output_error(error);
-    g_autoptr(json_t) body = sp_sandbox_options_body(&o->sandbox, true, &error);
+    g_autoptr(json_t) body = sp_sandbox_options_body(api, &o->sandbox, true, &error);
     if (!body)
         return sp_output_error(error);
     set_text(body, "idle_timeout", o->idle_timeout);

@@ -126,6 +126,11 @@ static bool handle(struct sp_event_sink *sink, const char *type, const json_t *e
     } else if (strcmp(type, "resync_required") == 0 || strcmp(type, "dropped") == 0) {
         sink->lost = true;
         fputs("space: some of the output is lost\n", stderr);
+    } else if (strcmp(type, "suspended") == 0) {
+        sink->ended = sink->suspended = true;
+        sink->exit_code = SP_EXIT_PLATFORM;
+        fputs("space: the sandbox was suspended; the command goes on after `space wake`\n", stderr);
+        return false;
     } else if (strcmp(type, "process_exited") == 0 || strcmp(type, "error") == 0) {
         take_end(sink, event);
         return false;

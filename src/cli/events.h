@@ -29,6 +29,7 @@ struct sp_event_sink {
     /* State, zero at first. */
     bool started;
     bool ended;        /* a last event came: exit_code counts */
+    bool suspended;    /* ... and it was that the sandbox was suspended */
     bool lost;         /* output is missing (resync_required, dropped) */
     bool write_failed; /* nobody reads the output any more: exit_code says how to leave */
     int exit_code;

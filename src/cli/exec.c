@@ -59,5 +59,5 @@ int sp_exec_verb(const struct sp_invocation *invocation)
                                         .timeout = o->timeout,
                                         .interactive = o->interactive,
                                         .json = o->client.json};
-    return sp_output_finish(sp_remote_run(api, path, &command, interrupt));
+    return sp_output_finish(sp_remote_run(api, path, &command, interrupt, NULL));
 }

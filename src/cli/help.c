@@ -62,10 +62,11 @@ int sp_help_verb(const struct sp_invocation *invocation)
     return sp_output_finish(0);
 }
 
-/* One line `"verb") words="--a --b";;`. */
+/* One line `"verb"|"verb "*) words="--a --b";;`: the second pattern is for a verb of one word whose
+ * operand stands where others have their second word (`snapshot ID`). */
 static void print_case(const struct sp_command *command)
 {
-    printf("    \"%s\") words=\"", command->verb);
+    printf("    \"%s\"|\"%s \"*) words=\"", command->verb, command->verb);
     for (const struct sp_option *o = command->options; o->name; o++)
         printf("--%s ", o->name);
     puts("\";;");

@@ -79,6 +79,20 @@ char *sp_output_text(const json_t *object, const char *a, const char *b)
     return copy;
 }
 
+void sp_output_members(const json_t *object)
+{
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)object, name, value)
+    {
+        if (json_is_null(value) || (json_is_object(value) && json_object_size(value) == 0) ||
+            (json_is_array(value) && json_array_size(value) == 0))
+            continue;
+        g_autofree char *text = sp_output_text(object, name, NULL);
+        printf("%-18s %s\n", name, text);
+    }
+}
+
 char *sp_output_age(const json_t *time)
 {
     static const struct {

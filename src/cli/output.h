@@ -17,6 +17,8 @@ void sp_output_json(const json_t *value);
  * else as JSON, null and absent as "-". Control characters are replaced, so that a terminal shows
  * what is there. Free with g_free(). */
 char *sp_output_text(const json_t *object, const char *a, const char *b);
+/* An object as one line a member ("name value"), without what is null or empty. */
+void sp_output_members(const json_t *object);
 /* How long ago an RFC 3339 time was: "12s", "5m", "3h", "2d"; "-" when it is none. Free with
  * g_free(). */
 char *sp_output_age(const json_t *time);

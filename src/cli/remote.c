@@ -225,7 +225,8 @@ static int verdict_of(struct stream *s)
 }
 
 static int stream_session(struct sp_client *api, struct sp_attachment *attachment,
-                          const struct sp_remote_command *command, struct sp_interrupt *interrupt)
+                          const struct sp_remote_command *command, struct sp_interrupt *interrupt,
+                          bool *ret_suspended)
 {
     struct stream s = {.api = api,
                        .attachment = attachment,
@@ -241,6 +242,8 @@ static int stream_session(struct sp_client *api, struct sp_attachment *attachmen
     bool finished = follow(&s, &error);
     sp_interrupt_forward(interrupt, NULL, NULL);
     bool whole_input = sp_stdin_pump_stop(s.pump);
+    if (ret_suspended)
+        *ret_suspended = s.sink.suspended;
     if (!finished)
         return sp_output_error(error);
     int code = verdict_of(&s);
@@ -248,7 +251,8 @@ static int stream_session(struct sp_client *api, struct sp_attachment *attachmen
 }
 
 int sp_remote_run(struct sp_client *api, const char *sandbox_path,
-                  const struct sp_remote_command *command, struct sp_interrupt *interrupt)
+                  const struct sp_remote_command *command, struct sp_interrupt *interrupt,
+                  bool *ret_suspended)
 {
     g_autoptr(GError) error = NULL;
     g_autoptr(json_t) body = session_body(command, &error);
@@ -269,5 +273,5 @@ int sp_remote_run(struct sp_client *api, const char *sandbox_path,
     if (!attachment)
         return sp_output_error(error);
     fflush(stdout);
-    return stream_session(api, attachment, command, interrupt);
+    return stream_session(api, attachment, command, interrupt, ret_suspended);
 }

@@ -26,9 +26,11 @@ bool sp_remote_check(const struct sp_remote_command *command, GError **error);
 /* Makes a session in the sandbox ("/v1/sandboxes/<id>"), attaches, streams, and returns the exit
  * code for our own process; says on stderr what went wrong. The first SIGINT goes to the command; a
  * cancel returns 128 + signal at once and leaves the command to the caller, who deletes or signals.
- */
+ * *ret_suspended (may be NULL): the stream ended because the sandbox was suspended; the command
+ * goes on when it is woken. */
 int sp_remote_run(struct sp_client *api, const char *sandbox_path,
-                  const struct sp_remote_command *command, struct sp_interrupt *interrupt);
+                  const struct sp_remote_command *command, struct sp_interrupt *interrupt,
+                  bool *ret_suspended);
 
 /* {"K":"V"} of options like --env; NULL with an error when one has no name or no value. */
 json_t *sp_remote_env(char *const *env, GError **error);

@@ -48,9 +48,9 @@ static void delete_after(struct sp_client *api, const char *path)
                 error->message);
 }
 
-static json_t *create_body(const struct run_options *o, GError **error)
+static json_t *create_body(struct sp_client *api, const struct run_options *o, GError **error)
 {
-    json_t *body = sp_sandbox_options_body(&o->sandbox, false, error);
+    json_t *body = sp_sandbox_options_body(api, &o->sandbox, false, error);
     if (body && !o->keep) {
         json_object_set_new(body, "on_idle", json_string("delete"));
         json_object_set_new(body, "idle_timeout", json_string(IDLE_TIMEOUT));
@@ -71,8 +71,9 @@ static int run_in(struct sp_client *api, json_t *answer, const struct run_option
         puts(line);
         free(line);
     }
-    int code = sp_remote_run(api, path, command, interrupt);
-    if (o->keep)
+    bool suspended = false;
+    int code = sp_remote_run(api, path, command, interrupt, &suspended);
+    if (o->keep || suspended) /* whoever suspended it wants it again */
         fprintf(stderr, "space: the sandbox stays: %s\n", path + strlen("/v1/sandboxes/"));
     else
         delete_after(api, path);
@@ -95,7 +96,7 @@ int sp_run_verb(const struct sp_invocation *invocation)
                                         .timeout = o->timeout,
                                         .interactive = o->interactive,
                                         .json = o->sandbox.client.json};
-    g_autoptr(json_t) body = create_body(o, &error);
+    g_autoptr(json_t) body = create_body(api, o, &error);
     if (!body || !sp_remote_check(&command, &error))
         return sp_output_error(error);
     g_autoptr(json_t) answer = sp_sandbox_create(

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/ids.h"
+#include "cli/change.h"
 #include "cli/remote.h"
 
 /* A first create of a template may prepare its boot image (driver.h, prepare()). */
@@ -53,11 +54,21 @@ static void set_resources(json_t *body, const struct sp_sandbox_options *o)
     json_decref(resources);
 }
 
-json_t *sp_sandbox_options_body(const struct sp_sandbox_options *o, bool defaults_too,
-                                GError **error)
+static bool set_snapshot(struct sp_client *api, json_t *body, const char *id_or_name,
+                         GError **error)
+{
+    if (!id_or_name)
+        return true;
+    g_autofree char *id = sp_change_resolve_snapshot(api, id_or_name, error);
+    return id && set_text(body, "snapshot_id", id, error);
+}
+
+json_t *sp_sandbox_options_body(struct sp_client *api, const struct sp_sandbox_options *o,
+                                bool defaults_too, GError **error)
 {
     g_autoptr(json_t) body = json_object();
     if (!set_text(body, "template", o->template_ref, error) ||
+        !set_snapshot(api, body, o->snapshot, error) ||
         !set_text(body, "isolation", o->isolation, error) ||
         !set_text(body, "name", o->name, error) || !set_metadata(body, o->metadata, error))
         return NULL;

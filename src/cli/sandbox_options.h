@@ -11,6 +11,7 @@
 struct sp_sandbox_options {
     struct sp_client_options client; /* first */
     char *template_ref;
+    char *snapshot; /* id or name */
     char *isolation;
     char *name;
     char *user;
@@ -29,6 +30,8 @@ struct sp_sandbox_options {
 #define SP_OPTIONS_SANDBOX                                                                         \
     {"template", 0, SP_OPTION_STRING, SP_SANDBOX_OFFSET(template_ref), "NAME:TAG",               \
      "template to start from (default seed:latest)", 0},                                           \
+        {"snapshot", 0, SP_OPTION_STRING, SP_SANDBOX_OFFSET(snapshot), "SNAPSHOT",                 \
+         "start from a snapshot instead of a template", 0},                                        \
         {"isolation", 0, SP_OPTION_STRING, SP_SANDBOX_OFFSET(isolation), "TIER",                   \
          "auto, container or microvm (default auto)", 0},                                          \
         {"untrusted", 0, SP_OPTION_FLAG, SP_SANDBOX_OFFSET(untrusted), NULL,                       \
@@ -52,10 +55,10 @@ struct sp_sandbox_options {
 /* clang-format on */
 
 /* Body of POST /v1/sandboxes: what was given and nothing else. Without defaults_too env and user
- * are left out (a verb that gives them to its command instead). NULL with an error about an option.
- */
-json_t *sp_sandbox_options_body(const struct sp_sandbox_options *options, bool defaults_too,
-                                GError **error);
+ * are left out (a verb that gives them to its command instead). A snapshot's name is looked up.
+ * NULL with an error about an option. */
+json_t *sp_sandbox_options_body(struct sp_client *api, const struct sp_sandbox_options *options,
+                                bool defaults_too, GError **error);
 
 /* Makes the sandbox and waits until it runs: the answer's {sandbox, operation}, the sandbox as it
  * is then. When it fails or is cancelled, whatever was made is deleted again. */

@@ -180,10 +180,16 @@ def play_newer(s):
     yield exited(0, shoe_size=43)
 
 
+def play_napping(s):
+    """Its sandbox is suspended while it runs."""
+    yield data("stdout", b"half\n")
+    yield {"type": "suspended"}
+
+
 PLAYS = {"exit": play_exit, "signal": play_signal, "timeout": play_timeout, "oom": play_oom, "error": play_error,
          "echo": play_echo, "blob": play_blob, "cat": play_cat, "early": play_early, "sleep": play_sleep,
          "deaf": play_deaf, "env": play_env, "lines": play_lines, "truncated": play_truncated, "resync": play_resync,
-         "newer": play_newer}
+         "newer": play_newer, "napping": play_napping}
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -262,6 +268,10 @@ class ControlHandler(Handler):
                 return self.delete(parts[2])
             if name == "POST sandboxes" and parts[3:] == ["sessions"]:
                 return self.session(parts[2], body)
+            if name == "POST sandboxes" and len(parts) == 4:
+                return self.change(fake.sandboxes[parts[2]], parts[3], body)
+            if parts[1:2] == ["snapshots"]:
+                return self.snapshots(parts, query)
             if name == "GET operations":
                 return self.operations(parts)
             if parts[1:2] == ["sessions"] and len(parts) >= 3:
@@ -298,6 +308,62 @@ class ControlHandler(Handler):
         waited = "Prefer" in self.headers and not fake.never_wait
         self.answer(201 if waited else 202, {"sandbox": box, "operation": op})
 
+    def refuse(self, change):
+        """The error that the test wants of this change, or None."""
+        error = self.fake.change_errors.get(change)
+        if error:
+            self.error(409, *error[:2], **({"field": error[2]} if len(error) > 2 else {}))
+        return error
+
+    def change(self, box, change, body):
+        fake = self.fake
+        fake.change_bodies.append((change, box["id"], body))
+        if change not in ("pause", "suspend", "wake", "fork", "snapshots", "rollback"):
+            return self.error(404, "not_found", "no such route")
+        if self.refuse(change):
+            return None
+        waited = "Prefer" in self.headers and not fake.never_wait
+        state = "succeeded" if waited else "running"
+        if change == "fork":
+            return self.answer(201 if waited else 202, {"results": [self.child(box, i, state) for i in range(body["count"])]})
+        if change == "snapshots":
+            snapshot = {"id": make_id("snp", len(fake.snapshots) + 1), "name": body.get("name"), "sandbox_id": box["id"],
+                        "state": "ready", "parent_id": None, "memory": body.get("memory", True), "size_bytes": 4096,
+                        "created_at": "2026-01-01T00:00:00.000Z", "isolation": box["isolation"], "template": box["template"]}
+            fake.snapshots[snapshot["id"]] = snapshot
+            return self.answer(201 if waited else 202, {"snapshot": snapshot, "operation": fake.operation("snapshot", box["id"], state)})
+        if change == "rollback" and body["snapshot_id"] not in fake.snapshots:
+            return self.error(400, "invalid_request", "there is no such snapshot", field="/snapshot_id")
+        old = dict(box)
+        box["state"] = {"pause": "paused", "suspend": "suspended"}.get(change, "running")
+        return self.answer(200 if waited else 202, {"sandbox": box if waited else old,
+                                                    "operation": fake.operation(change, box["id"], state)})
+
+    def child(self, box, i, state):
+        fake = self.fake
+        if i in fake.fork_refuses:
+            return {"error": {"code": "quota_exceeded", "message": "no more than that"}}
+        child = {**box, "id": make_id("sbx", 1000 + len(fake.sandboxes) + len(fake.deleted)), "name": None, "state": "running"}
+        fake.sandboxes[child["id"]] = child
+        op = fake.operation("fork", child["id"], state)
+        if i in fake.fork_fails:
+            op.update(state="failed", error={"code": "unavailable", "message": "no room for this one"})
+        return {"sandbox": child, "operation": op}
+
+    def snapshots(self, parts, query):
+        fake = self.fake
+        if len(parts) == 2:
+            items = [s for s in fake.snapshots.values() if query.get("sandbox_id", s["sandbox_id"]) == s["sandbox_id"]]
+            return self.answer(200, {"items": items, "next_cursor": None})
+        if parts[2] not in fake.snapshots:
+            return self.error(404, "not_found", f"there is no snapshot {parts[2]}")
+        if self.command == "DELETE":
+            if self.refuse("rm"):
+                return None
+            del fake.snapshots[parts[2]]
+            return self.answer(200, {"operation": fake.operation("snapshot_delete", None)})
+        return self.answer(200, fake.snapshots[parts[2]])
+
     def list_sandboxes(self, query):
         items = sorted(self.fake.sandboxes.values(), key=lambda b: b["id"])
         if "state" in query:
@@ -325,7 +391,7 @@ class ControlHandler(Handler):
     def operations(self, parts):
         if len(parts) == 3:
             op = self.fake.operations.get(parts[2])
-            if op and op["state"] == "running" and op["kind"] == "create":
+            if op and op["state"] == "running" and op["kind"] != "build":
                 answer = self.answer(200, op)
                 op["state"] = "succeeded"
                 return answer
@@ -452,6 +518,9 @@ class FakeApi:
         self.requests, self.create_bodies, self.build_bodies = [], [], []
         self.sandboxes, self.sessions, self.operations, self.by_key = {}, {}, {}, {}
         self.deleted = []
+        self.snapshots, self.change_bodies = {}, []
+        self.change_errors = {}  # change → (code, message[, field])
+        self.fork_refuses, self.fork_fails = set(), set()  # numbers of children
         self.blob = b""
         self.page_size = 100
         self.drop_next = 0  # so many requests are cut without an answer

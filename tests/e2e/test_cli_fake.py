@@ -365,6 +365,111 @@ def test_create_ls_get_exec_rm(cli, fake):
     assert cli("get", box).returncode == 125
 
 
+# --- the lifecycle
+@pytest.fixture
+def box(cli):
+    return cli("create", "--name", "box").stdout.decode().strip()
+
+
+@pytest.mark.parametrize("never_wait", [False, True])
+def test_pause_suspend_wake(cli, fake, box, never_wait):
+    fake.never_wait = never_wait
+    for args, state, body in [(["pause"], "paused", {}), (["wake"], "running", {}), (["suspend"], "suspended", {}),
+                              (["suspend", "--no-memory"], "suspended", {"memory": False}), (["wake"], "running", {})]:
+        done = cli(*args, "box")
+        assert (done.returncode, done.stdout.decode(), done.stderr) == (0, box + "\n", b""), args
+        assert fake.sandboxes[box]["state"] == state and fake.change_bodies[-1] == (args[0], box, body)
+    answer = json.loads(cli("pause", "--json", box).stdout)
+    assert answer["sandbox"]["state"] == "paused" and answer["operation"]["state"] == "succeeded"
+
+
+def test_every_id_is_tried_and_one_failure_is_125(cli, fake, box):
+    done = cli("pause", "nosuch", box)
+    assert done.returncode == 125 and done.stdout.decode() == box + "\n" and b"not_found" in done.stderr
+    fake.change_errors["wake"] = ("conflict", "operation op_x is under way")
+    done = cli("wake", box)
+    assert (done.returncode, done.stdout, done.stderr) == (125, b"", b"space: operation op_x is under way (conflict)\n")
+
+
+def test_a_refusal_says_what_to_do(cli, fake, box):
+    fake.change_errors["suspend"] = ("unsupported", "no CRIU here; use memory: false", "/memory")
+    assert cli("suspend", box).stderr == b"space: no CRIU here; use memory: false (unsupported)\n"
+
+
+@pytest.mark.parametrize("never_wait", [False, True])
+def test_fork_prints_the_children(cli, fake, box, never_wait):
+    fake.never_wait = never_wait
+    done = cli("fork", "-n", "3", "box")
+    children = done.stdout.decode().split()
+    assert done.returncode == 0 and len(children) == 3 and set(children) | {box} == set(fake.sandboxes)
+    assert fake.change_bodies[-1] == ("fork", box, {"count": 3})
+    cli("fork", "--no-memory", box)
+    assert fake.change_bodies[-1] == ("fork", box, {"count": 1, "memory": False})
+    assert cli("fork", "-n", "0", box).returncode == 125
+
+
+@pytest.mark.parametrize("json_too", [False, True])
+def test_fork_says_which_children_failed_and_removes_them(cli, fake, box, json_too):
+    fake.fork_refuses, fake.fork_fails = {1}, {2}
+    done = cli("fork", "-n", "4", box, *(["--json"] if json_too else []))
+    assert done.returncode == 125
+    assert b"no more than that (quota_exceeded)" in done.stderr and b"no room for this one (unavailable)" in done.stderr
+    if json_too:
+        results = json.loads(done.stdout)["results"]
+        assert ["error" in r for r in results] == [False, True, True, False]
+        assert results[2]["error"]["code"] == "unavailable"
+    else:
+        assert len(done.stdout.split()) == 2
+    assert len(fake.sandboxes) == 3 and len(fake.deleted) == 1
+
+
+@pytest.mark.parametrize("never_wait", [False, True])
+def test_snapshots_from_beginning_to_end(cli, fake, box, never_wait):
+    fake.never_wait = never_wait
+    first = cli("snapshot", "--name", "one", "box").stdout.decode().strip()
+    second = cli("snapshot", "--no-memory", box).stdout.decode().strip()
+    assert list(fake.snapshots) == [first, second]
+    assert [b for c, _, b in fake.change_bodies if c == "snapshots"] == [{"name": "one"}, {"memory": False}]
+    listed = cli("snapshot", "ls").stdout.decode()
+    assert first in listed and second in listed and "4.1\u00a0kB" in listed
+    assert json.loads(cli("snapshot", "ls", "--json", "--sandbox", "box").stdout)["items"] == list(fake.snapshots.values())
+    assert json.loads(cli("snapshot", "get", "--json", "one").stdout) == fake.snapshots[first]
+    assert "sandbox_id" in cli("snapshot", "get", first).stdout.decode()
+    assert cli("rollback", "box", "one").stdout.decode() == box + "\n"
+    assert fake.change_bodies[-1] == ("rollback", box, {"snapshot_id": first})
+    assert json.loads(cli("rollback", "--json", box, second).stdout)["operation"]["kind"] == "rollback"
+    assert cli("rollback", box, "nosuch").returncode == 125 and cli("rollback", box).returncode == 125
+    assert cli("snapshot", "rm", "one", second).returncode == 0 and fake.snapshots == {}
+    gone = cli("snapshot", "rm", first)
+    assert gone.returncode == 125 and b"not_found" in gone.stderr
+
+
+def test_create_and_run_from_a_snapshot(cli, fake, box):
+    snapshot = cli("snapshot", "--name", "ready", box).stdout.decode().strip()
+    assert cli("create", "--snapshot", "ready").returncode == 0
+    assert cli("run", "--snapshot", snapshot, "--", "exit", "4").returncode == 4
+    assert [b.get("snapshot_id") for b in fake.create_bodies] == [None, snapshot, snapshot]
+    cli("snapshot", "--name", "ready", box)
+    twice = cli("create", "--snapshot", "ready")
+    assert twice.returncode == 125 and b"more than one" in twice.stderr and len(fake.create_bodies) == 3
+
+
+def test_a_suspended_sandbox_ends_the_stream_with_125(cli, fake, box):
+    done = cli("exec", box, "--", "napping")
+    assert (done.returncode, done.stdout) == (125, b"half\n")
+    assert done.stderr == b"space: the sandbox was suspended; the command goes on after `space wake`\n"
+    done = cli("run", "--", "napping")  # whoever suspended it wants it again: it stays
+    assert done.returncode == 125 and b"the sandbox stays" in done.stderr and not fake.deleted
+    events = [json.loads(line) for line in cli("exec", "--json", box, "--", "napping").stdout.splitlines()]
+    assert [e["type"] for e in events] == ["started", "stdout", "suspended"]
+
+
+def test_get_says_how_busy_it_is(cli, fake, box):
+    fake.sandboxes[box]["busy"] = {"sessions": 2, "attached": 1, "executions": 0, "cpu": 3.5}
+    assert "sessions 2, attached 1, executions 0, cpu 3.5 % of a core" in cli("get", box).stdout.decode()
+    assert json.loads(cli("get", "--json", box).stdout)["busy"]["cpu"] == 3.5
+
+
 def test_a_name_that_two_have_is_refused(cli):
     cli("create", "--name", "twin")
     cli("create", "--name", "twin")
@@ -451,7 +556,8 @@ def test_the_files_key_is_not_sent_to_another_server(fake, tmp_path, cli):
 
 def test_help_lists_every_verb_and_its_options(cli):
     listed = cli("help").stdout.decode()
-    for verb in ("up", "down", "run", "create", "ls", "get", "rm", "exec", "template build", "doctor", "ops"):
+    for verb in ("up", "down", "run", "create", "ls", "get", "rm", "exec", "template build", "doctor", "ops", "pause",
+                 "suspend", "wake", "fork", "snapshot", "snapshot ls", "snapshot rm", "rollback"):
         assert verb in listed
         page = cli("help", *verb.split())
         assert page.returncode == 0 and b"--help" in page.stdout
@@ -464,6 +570,8 @@ def test_help_lists_every_verb_and_its_options(cli):
 def test_completion_is_valid_bash(cli):
     script = cli("completion", "bash").stdout.decode()
     check = script + '\nCOMP_WORDS=(space template b); COMP_CWORD=2; _space; echo "${COMPREPLY[@]}"' \
-                     '\nCOMP_WORDS=(space run --iso); COMP_CWORD=2; _space; echo "${COMPREPLY[@]}"'
+                     '\nCOMP_WORDS=(space run --iso); COMP_CWORD=2; _space; echo "${COMPREPLY[@]}"' \
+                     '\nCOMP_WORDS=(space snapshot sbx --no); COMP_CWORD=3; _space; echo "${COMPREPLY[@]}"' \
+                     '\nCOMP_WORDS=(space snapshot ls --sa); COMP_CWORD=3; _space; echo "${COMPREPLY[@]}"'
     done = subprocess.run(["bash", "-c", check], capture_output=True, timeout=10, check=True)
-    assert done.stdout == b"build\n--isolation\n"
+    assert done.stdout == b"build\n--isolation\n--no-memory\n--sandbox\n"
