@@ -4,7 +4,8 @@
  * One thread, one epoll loop. `struct agent` is the only state; it lives in main.c and is handed to
  * every module. Modules and who uses whom, top down:
  *
- *   main → vm_init, link → request → session, subscription, identity, procs
+ *   main → vm_init, link → request → session, subscription, identity, hold, procs
+ *   identity → hold → restored → procs
  *   session → spawn, tree, input, ring, account, exec_plan, pty
  *
  * The host is the owner of the agent and is trusted with it; every process of the sandbox is
@@ -72,14 +73,20 @@ struct agent {
     int oom_fd;    /* counter of OOM kills of the whole sandbox; -1: none */
     int random_fd; /* /dev/urandom, opened before any user process runs; -1: open when needed */
     int null_fd;
+    int run_fd;        /* /run/space; -1: none */
+    int generation_fd; /* /run/space/generation; -1: none */
     bool is_vm;
     bool is_init;      /* PID 1 */
     bool oom_adjusted; /* our oom_score_adj is lowered: children reset theirs */
     bool has_memory_controller;
     bool identified;
-    bool work_left;  /* something is due although no descriptor is ready */
-    bool tidy_due;   /* groups of ended sessions may be empty now */
-    uint64_t now_ms; /* CLOCK_MONOTONIC at the last wake-up */
+    bool held;        /* HOLD: user processes stand still, nothing is started */
+    bool hold_locked; /* the hold cannot end by RELEASE: who we are is not sure any more */
+    bool work_left;   /* something is due although no descriptor is ready */
+    bool tidy_due;    /* groups of ended sessions may be empty now */
+    uint64_t now_ms;  /* agent_active_us at the last wake-up */
+    uint64_t held_since_us, held_total_us; /* CLOCK_MONOTONIC; without the present hold */
+    uint32_t restores;                     /* IDENTITYs that ended a hold */
     uint8_t instance[SP_MSG_NONCE_BYTES];
 
     /* default environment, from IDENTITY: a decoded list whose bytes we own */
@@ -105,6 +112,9 @@ struct agent {
 
 /* CLOCK_MONOTONIC. */
 uint64_t agent_clock_us(void);
+/* The same without the time user processes were held: what deadlines of commands count in. It
+ * stands still during a hold. */
+uint64_t agent_active_us(const struct agent *a);
 /* Adds, changes or removes an epoll watch (op: EPOLL_CTL_*). */
 bool agent_watch(struct agent *a, int op, int fd, uint32_t events, enum watch_kind kind,
                  uint32_t slot, uint32_t generation);

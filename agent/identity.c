@@ -1,6 +1,8 @@
 #include "identity.h"
 
+#include "hold.h"
 #include "link.h"
+#include "restored.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,7 +14,6 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/sysinfo.h>
-#include <time.h>
 #include <unistd.h>
 
 #ifndef RNDRESEEDCRNG
@@ -178,27 +179,47 @@ static void set_limits(struct agent *a, const struct sp_msg_identity *m)
         a->pool.max = (size_t)(m->memory_reserve_bytes / 2);
 }
 
-void identity_set(struct agent *a, uint32_t tag, const struct sp_msg_identity *m)
+/* The steps in their order: nothing runs before the last one, and none after the first that fails.
+ * Returns the code of the error, NULL when all went well. */
+static const char *become(struct agent *a, const struct sp_msg_identity *m, const char **ret_why)
 {
-    a->identified = false;
     if (m->entropy.len > 0 && !add_entropy(a, m->entropy)) {
-        link_reply_error(&a->link, tag, "entropy_failed", "the kernel did not take the entropy");
-        return;
+        *ret_why = "the kernel did not take the entropy";
+        return "entropy_failed";
     }
-    if (m->realtime_ns > 0) {
-        struct timespec now = {(time_t)(m->realtime_ns / 1000000000u),
-                               (long)(m->realtime_ns % 1000000000u)};
-        if (clock_settime(CLOCK_REALTIME, &now) < 0) {
-            link_reply_error(&a->link, tag, "internal", "the clock cannot be set");
-            return;
-        }
-    }
-    if (!take_environment(a, &m->env)) {
-        link_reply_error(&a->link, tag, "internal", "no memory");
-        return;
+    if (m->realtime_ns > 0 && !restored_set_clock(a, m->realtime_ns)) {
+        *ret_why = "the clock cannot be set";
+        return "internal";
     }
     write_names(a, m);
+    if (!take_environment(a, &m->env)) {
+        *ret_why = "no memory";
+        return "internal";
+    }
     set_limits(a, m);
+    return NULL;
+}
+
+void identity_set(struct agent *a, uint32_t tag, const struct sp_msg_identity *m)
+{
+    bool is_new = a->held || !a->identified;
+    const char *why = NULL;
+    a->identified = false;
+    a->hold_locked = a->held;
+    const char *code = become(a, m, &why);
+    if (!code && is_new)
+        restored_new_generation(a, a->held);
+    if (!code && a->held) {
+        restored_signal(a);
+        if (!hold_thaw(a)) {
+            code = "internal";
+            why = "the processes cannot be thawed";
+        }
+    }
+    if (code) {
+        link_reply_error(&a->link, tag, code, why);
+        return;
+    }
     a->identified = true;
     link_reply_ok(&a->link, tag);
 }
@@ -206,6 +227,7 @@ void identity_set(struct agent *a, uint32_t tag, const struct sp_msg_identity *m
 void identity_quiesce(struct agent *a, uint32_t tag)
 {
     a->identified = false;
+    a->hold_locked = a->held;
     if (a->is_vm) {
         sync();
     } else { /* sync(2) would write back every file system of the host */

@@ -1,5 +1,6 @@
 #include "link.h"
 
+#include "hold.h"
 #include "request.h"
 #include "subscription.h"
 
@@ -159,9 +160,10 @@ static void handle_hello(struct agent *a, uint32_t tag, const uint8_t *payload, 
                      : 0;
     struct sp_msg_hello_ok ok = {
         .version = l->version,
-        .identified = a->identified,
+        .identified = a->identified && !a->held,
         .features = (a->cgroup_fd >= 0 ? SP_AGENT_FEATURE_SESSION_CGROUPS : 0u) |
-                    (a->oom_fd >= 0 || a->has_memory_controller ? SP_AGENT_FEATURE_OOM : 0u),
+                    (a->oom_fd >= 0 || a->has_memory_controller ? SP_AGENT_FEATURE_OOM : 0u) |
+                    (hold_can_freeze(a) ? SP_AGENT_FEATURE_HOLD : 0u),
         .build = sp_span_of(AGENT_BUILD),
     };
     memcpy(ok.nonce, hello.nonce, sizeof ok.nonce);

@@ -1,5 +1,6 @@
 #include "agent.h"
 #include "link.h"
+#include "restored.h"
 #include "session.h"
 #include "spawn.h"
 #include "vm_init.h"
@@ -33,6 +34,11 @@ uint64_t agent_clock_us(void)
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+}
+
+uint64_t agent_active_us(const struct agent *a)
+{
+    return (a->held ? a->held_since_us : agent_clock_us()) - a->held_total_us;
 }
 
 void agent_fatal(const struct agent *a, const char *what)
@@ -145,8 +151,9 @@ static void start_up(struct agent *a)
         (fcntl(a->listen_fd, F_SETFL, O_NONBLOCK) < 0 ||
          !agent_watch(a, EPOLL_CTL_ADD, a->listen_fd, EPOLLIN, WATCH_LISTENER, 0, 0)))
         agent_fatal(a, "link socket");
+    restored_init(a);
     a->pool.max = AGENT_RINGS_BYTES;
-    a->now_ms = agent_clock_us() / 1000;
+    a->now_ms = agent_active_us(a) / 1000;
 }
 
 /* Reaps what has ended. true: there may be more. */
@@ -197,7 +204,7 @@ static _Noreturn void run(struct agent *a)
         int count = epoll_wait(a->epoll_fd, events, EVENTS_PER_TURN, timeout);
         if (count < 0 && errno != EINTR)
             agent_fatal(a, "epoll_wait");
-        a->now_ms = agent_clock_us() / 1000;
+        a->now_ms = agent_active_us(a) / 1000;
         for (int i = 0; i < count; i++)
             dispatch(a, &events[i], &reap_left);
         if (reap_left) /* after the pipes: what a child wrote comes before its end */

@@ -21,14 +21,15 @@ bool procs_parse(const char *text, struct procs_stat *ret)
         return false;
     char state;
     int parent, group, session;
-    unsigned long long utime, stime;
+    unsigned long long utime, stime, start;
     long long rss_pages;
     /* proc_pid_stat(5): state ppid pgrp session tty tpgid flags 4×faults utime stime 2×children
      * priority nice threads itrealvalue starttime vsize rss */
-    if (sscanf(end + 1,
-               " %c %d %d %d %*d %*d %*u %*u %*u %*u %*u %llu %llu %*d %*d %*d %*d %*d %*d %*u %*u "
-               "%lld",
-               &state, &parent, &group, &session, &utime, &stime, &rss_pages) != 7)
+    if (sscanf(
+            end + 1,
+            " %c %d %d %d %*d %*d %*u %*u %*u %*u %*u %llu %llu %*d %*d %*d %*d %*d %*d %llu %*u "
+            "%lld",
+            &state, &parent, &group, &session, &utime, &stime, &start, &rss_pages) != 8)
         return false;
     uint64_t ticks = (uint64_t)sysconf(_SC_CLK_TCK);
     *ret = (struct procs_stat){
@@ -36,25 +37,46 @@ bool procs_parse(const char *text, struct procs_stat *ret)
         .parent = parent,
         .session = session,
         .cpu_ms = (utime + stime) * 1000 / ticks,
+        .start_ms = start * 1000 / ticks,
         .rss_bytes = rss_pages > 0 ? (uint64_t)rss_pages * (uint64_t)sysconf(_SC_PAGESIZE) : 0,
         .zombie = state == 'Z' || state == 'X',
     };
     return true;
 }
 
-bool procs_read(pid_t pid, struct procs_stat *ret)
+/* The beginning of /proc/<pid>/<file> as a string. */
+static bool read_file_of(pid_t pid, const char *file, char *ret, size_t size)
 {
-    char name[48], text[1024];
-    snprintf(name, sizeof name, "/proc/%d/stat", (int)pid);
+    char name[64];
+    snprintf(name, sizeof name, "/proc/%d/%s", (int)pid, file);
     int fd = open(name, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return false;
-    ssize_t n = read(fd, text, sizeof text - 1);
+    ssize_t n = read(fd, ret, size - 1);
     close(fd);
-    if (n <= 0)
-        return false;
-    text[n] = '\0';
-    return procs_parse(text, ret);
+    ret[n > 0 ? n : 0] = '\0';
+    return n > 0;
+}
+
+bool procs_read(pid_t pid, struct procs_stat *ret)
+{
+    char text[1024];
+    return read_file_of(pid, "stat", text, sizeof text) && procs_parse(text, ret);
+}
+
+bool procs_status_is_user(const char *text, uid_t uid)
+{
+    /* proc_pid_status(5). The name in the first line comes with its newlines escaped. */
+    const char *line = strstr(text, "\nUid:");
+    unsigned real, effective, saved;
+    return line && sscanf(line + 5, "%u %u %u", &real, &effective, &saved) == 3 && real == uid &&
+           effective == uid && saved == uid;
+}
+
+bool procs_runs_as(pid_t pid, uid_t uid)
+{
+    char text[2048];
+    return read_file_of(pid, "status", text, sizeof text) && procs_status_is_user(text, uid);
 }
 
 /* All processes but the agent. The caller frees the list. */

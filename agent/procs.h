@@ -9,6 +9,7 @@
 struct procs_stat {
     pid_t pid, parent, session;
     uint64_t cpu_ms;
+    uint64_t start_ms; /* CLOCK_BOOTTIME */
     uint64_t rss_bytes;
     bool zombie;
 };
@@ -17,6 +18,11 @@ struct procs_stat {
 bool procs_read(pid_t pid, struct procs_stat *ret);
 /* Parses the text of such a file (pure). */
 bool procs_parse(const char *text, struct procs_stat *ret);
+
+/* Whether the real, effective and saved user of a process are all uid. */
+bool procs_runs_as(pid_t pid, uid_t uid);
+/* The same, from the text of /proc/<pid>/status (pure). */
+bool procs_status_is_user(const char *text, uid_t uid);
 
 /* Signals the leader (if alive), its descendants and the processes of the kernel session `leader`.
  * Returns how many were signalled. */

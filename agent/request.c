@@ -1,5 +1,6 @@
 #include "request.h"
 
+#include "hold.h"
 #include "identity.h"
 #include "link.h"
 #include "procs.h"
@@ -44,6 +45,24 @@ static bool on_quiesce(struct agent *a, uint32_t tag, const uint8_t *bytes, size
     if (len > 0)
         return false;
     identity_quiesce(a, tag);
+    return true;
+}
+
+static bool on_hold(struct agent *a, uint32_t tag, const uint8_t *bytes, size_t len)
+{
+    struct sp_msg_hold m;
+    if (!sp_msg_hold_decode(bytes, len, &m))
+        return false;
+    hold_begin(a, tag, &m);
+    return true;
+}
+
+static bool on_release(struct agent *a, uint32_t tag, const uint8_t *bytes, size_t len)
+{
+    struct sp_msg_release m;
+    if (!sp_msg_release_decode(bytes, len, &m))
+        return false;
+    hold_release(a, tag, &m);
     return true;
 }
 
@@ -178,6 +197,8 @@ static const struct {
     {SP_FRAME_PING, on_ping},
     {SP_FRAME_IDENTITY, on_identity},
     {SP_FRAME_QUIESCE, on_quiesce},
+    {SP_FRAME_HOLD, on_hold},
+    {SP_FRAME_RELEASE, on_release},
     {SP_FRAME_START, on_start},
     {SP_FRAME_SESSION_STAT, on_stat},
     {SP_FRAME_SIGNAL, on_signal},

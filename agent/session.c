@@ -208,8 +208,10 @@ static bool launch(struct agent *a, struct session *s, const struct sp_msg_start
             .reset_oom = a->oom_adjusted,
         };
         s->oom_count_at_start = tree_oom_count(a);
-        s->started_us = agent_clock_us();
-        if (output_watch(a, s))
+        s->started_us = agent_active_us(a);
+        if (a->is_vm && a->cgroup_fd >= 0 && group_fd < 0)
+            result.error = ENOMEM; /* HOLD could not freeze it */
+        else if (output_watch(a, s))
             result = spawn_child(&a->spawn_block, &request);
         /* The child's change of user may have set it for the memory we share (fs.suid_dumpable). */
         prctl(PR_SET_DUMPABLE, 0);
@@ -281,6 +283,10 @@ void session_start(struct agent *a, uint32_t tag, const struct sp_msg_start *m)
     }
     if (!a->identified) {
         link_reply_error(&a->link, tag, "not_identified", "IDENTITY must come first");
+        return;
+    }
+    if (a->held) {
+        link_reply_error(&a->link, tag, "held", "RELEASE or IDENTITY must come first");
         return;
     }
     if (a->live_count >= AGENT_LIVE_MAX) {

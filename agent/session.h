@@ -40,7 +40,8 @@ struct session {
     uint64_t timeout_at_ms, kill_at_ms, cut_at_ms; /* 0: not set */
     uint64_t ended_at_ms;
     uint64_t grace_ms;
-    uint64_t started_us, started_realtime_ms;
+    uint64_t started_us; /* agent_active_us */
+    uint64_t started_realtime_ms;
     uint64_t oom_count_at_start;
     struct sp_msg_exit exit;
 
@@ -64,7 +65,7 @@ void session_room_changed(struct agent *a, struct session *s);
 /* A child was reaped. */
 void session_child_ended(struct agent *a, pid_t pid, int status, const struct rusage *usage);
 
-/* Acts on deadlines that have passed. */
+/* Acts on deadlines that have passed; not during a hold. */
 void session_run_timers(struct agent *a);
 /* Milliseconds to the next deadline; -1: none. */
 int session_next_timer_ms(const struct agent *a);

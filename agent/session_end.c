@@ -127,7 +127,7 @@ static void take_exit(struct agent *a, struct session *s, int status, const stru
         e->flags |= SP_EXIT_OOM;
     if (s->timed_out)
         e->flags |= SP_EXIT_TIMED_OUT;
-    e->duration_us = agent_clock_us() - s->started_us;
+    e->duration_us = agent_active_us(a) - s->started_us;
     e->cpu_us = (uint64_t)(usage->ru_utime.tv_sec + usage->ru_stime.tv_sec) * 1000000 +
                 (uint64_t)(usage->ru_utime.tv_usec + usage->ru_stime.tv_usec);
     e->peak_memory_bytes = tree_peak_bytes(a, s->group);
@@ -193,6 +193,8 @@ static void run_live_timers(struct agent *a, struct session *s)
 
 void session_run_timers(struct agent *a)
 {
+    if (a->held)
+        return;
     for (uint32_t i = 0; i < a->session_high; i++) {
         struct session *s = a->sessions[i];
         if (s && !s->ended && !s->forgotten)
@@ -217,6 +219,8 @@ static uint64_t next_due(const struct agent *a, const struct session *s)
 int session_next_timer_ms(const struct agent *a)
 {
     uint64_t due = UINT64_MAX;
+    if (a->held)
+        return -1;
     for (uint32_t i = 0; i < a->session_high; i++) {
         const struct session *s = a->sessions[i];
         if (!s || s->forgotten)

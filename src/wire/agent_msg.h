@@ -17,16 +17,16 @@
 
 #define SP_MSG_NONCE_BYTES 16u
 #define SP_MSG_PING_MAX 64u
-#define SP_MSG_SESSION_ID_MAX 64u   /* bytes, at least 1 */
-#define SP_MSG_NAME_MAX 256u        /* sandbox id, build, user, error code */
-#define SP_MSG_TEXT_MAX 1024u       /* error message */
-#define SP_MSG_PATH_MAX 4095u       /* cwd */
-#define SP_MSG_HOSTNAME_MAX 64u     /* Linux HOST_NAME_MAX */
-#define SP_MSG_LIST_MAX 8192u       /* items of a list<str> */
-#define SP_MSG_ENTROPY_MAX 512u     /* bytes */
+#define SP_MSG_SESSION_ID_MAX 64u /* bytes, at least 1 */
+#define SP_MSG_NAME_MAX 256u      /* sandbox id, build, user, error code */
+#define SP_MSG_TEXT_MAX 1024u     /* error message */
+#define SP_MSG_PATH_MAX 4095u     /* cwd */
+#define SP_MSG_HOSTNAME_MAX 64u   /* Linux HOST_NAME_MAX */
+#define SP_MSG_LIST_MAX 8192u     /* items of a list<str> */
+#define SP_MSG_ENTROPY_MAX 512u   /* bytes */
 #define SP_MSG_HOLD_TIMEOUT_MS_MAX 10000u
 #define SP_MSG_HOLD_TIMEOUT_MS_DEFAULT 2000u /* when a HOLD says 0 */
-#define SP_MSG_EVENT_DATA_MIN 1024u /* bounds of hello.max_event_data */
+#define SP_MSG_EVENT_DATA_MIN 1024u          /* bounds of hello.max_event_data */
 #define SP_MSG_EVENT_DATA_MAX 60000u
 #define SP_MSG_EVENT_OVERHEAD 9u /* bytes of an EVENT payload before its rest */
 #define SP_MSG_ITEM_OVERHEAD 4u  /* bytes of a list item beside its text */

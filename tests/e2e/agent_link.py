@@ -9,7 +9,7 @@ import struct
 import time
 
 HELLO, HELLO_OK, PING, PONG, OK, ERROR = 1, 2, 3, 4, 5, 6
-IDENTITY, QUIESCE = 16, 17
+IDENTITY, QUIESCE, HOLD, RELEASE = 16, 17, 18, 19
 START, STARTED, SESSION_STAT, SIGNAL, FORGET, PROCESSES, PROCESS_LIST, RESIZE = 32, 33, 34, 35, 36, 37, 38, 39
 SUBSCRIBE, SUBSCRIBED, UNSUBSCRIBE, CREDIT, EVENT = 48, 49, 50, 51, 52
 STDIN, STDIN_CLOSE, STDIN_QUERY, STDIN_ACK = 64, 65, 66, 67
@@ -174,6 +174,12 @@ class Link:
         payload = (struct.pack("<Q", realtime_ns) + text(entropy) + text(hostname) + text(machine_id)
                    + strings(env) + struct.pack("<IQ", 0, 0))
         assert self.request(IDENTITY, payload)[0] == OK
+
+    def hold(self, sync=False, timeout_ms=0):
+        assert self.request(HOLD, struct.pack("<II", int(sync), timeout_ms)) == (OK, b"")
+
+    def release(self, realtime_ns=0):
+        assert self.request(RELEASE, struct.pack("<Q", realtime_ns)) == (OK, b"")
 
     def start(self, sid, argv, env=(), cwd="", user="root", stdin=0, timeout_ms=0, grace_ms=0, drop=0,
               ring=0, rows=0, cols=0):

@@ -30,6 +30,7 @@ mkdir "$1/etc" "$1/home"
 chown 4242:4242 "$1/home"
 chmod 755 "$1"
 mount --bind "$1/etc" /etc
+mount -t tmpfs -o mode=755 tmpfs /run
 printf 'root:x:0:0:root:/root:/bin/sh\\nuser:x:4242:4242::%s/home:/bin/sh\\nbroken line\\nno:x:y:z\\n' "$1" > /etc/passwd
 printf 'root:x:0:\\nuser:x:4242:\\nextra:x:4300:nobody,user\\nmore:x:4301:user\\n' > /etc/group
 shift
@@ -76,7 +77,7 @@ def is_sanitized():
 class Agent:
     """A running agent and the resources around it."""
 
-    def __init__(self, cgroup=True, oom_file=None, user_namespace=False):
+    def __init__(self, cgroup=True, oom_file=None, user_namespace=False, cgroup_directory=None):
         self.dir = tempfile.TemporaryDirectory(prefix="space-agent-test-")
         self.mnt = os.path.join(self.dir.name, "mnt")
         os.mkdir(self.mnt)
@@ -94,6 +95,9 @@ class Agent:
             if user_namespace:  # as the launcher hands it over
                 for name in ("", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"):
                     os.chown(os.path.join(self.cgroup, name), 200000, 200000)
+            options.append(f"--cgroup-fd={fds[-1]}")
+        if cgroup_directory:  # something that only looks like a group
+            fds.append(os.open(cgroup_directory, os.O_RDONLY | os.O_DIRECTORY))
             options.append(f"--cgroup-fd={fds[-1]}")
         if oom_file:
             fds.append(os.open(oom_file, os.O_RDONLY))

@@ -1,6 +1,8 @@
 #include "identity.h"
 
+#include "hold.h"
 #include "link.h"
+#include "restored.h"
 
 #include <glib.h>
 #include <string.h>
@@ -19,6 +21,32 @@ void link_reply_error(struct link *l, uint32_t tag, const char *code, const char
     (void)tag;
     (void)code;
     (void)message;
+    g_assert_not_reached();
+}
+
+bool hold_thaw(struct agent *a)
+{
+    (void)a;
+    g_assert_not_reached();
+}
+
+bool restored_set_clock(struct agent *a, uint64_t realtime_ns)
+{
+    (void)a;
+    (void)realtime_ns;
+    g_assert_not_reached();
+}
+
+void restored_signal(struct agent *a)
+{
+    (void)a;
+    g_assert_not_reached();
+}
+
+void restored_new_generation(struct agent *a, bool count)
+{
+    (void)a;
+    (void)count;
     g_assert_not_reached();
 }
 
