@@ -15,7 +15,7 @@ libs=$(pkg-config --libs glib-2.0 gio-unix-2.0 jansson)
 # The code under test: formats and what they stand on. The linker takes what a fuzzer uses.
 archive=$build/formats.a
 rm -f "$archive"
-for source in src/base/*.c src/wire/*.c; do
+for source in src/base/*.c src/wire/*.c src/disk/saved_manifest.c; do
     object=$build/$(echo "${source%.c}" | tr / _).o
     # shellcheck disable=SC2086
     clang $cflags -fsanitize=fuzzer-no-link,address,undefined -c "$source" -o "$object"

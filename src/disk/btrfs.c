@@ -104,6 +104,19 @@ int sp_btrfs_subvolume_create(int dir_fd, const char *name, uint64_t limit_bytes
     return ioctl(dir_fd, BTRFS_IOC_SUBVOL_CREATE_V2, &args);
 }
 
+int sp_btrfs_snapshot(int dir_fd, const char *name, int source_fd, bool read_only)
+{
+    struct btrfs_ioctl_vol_args_v2 args = {
+        .fd = source_fd,
+        .flags = read_only ? BTRFS_SUBVOL_RDONLY : 0,
+    };
+    if (g_strlcpy(args.name, name, sizeof(args.name)) >= sizeof(args.name)) {
+        errno = ENAMETOOLONG;
+        return -1;
+    }
+    return ioctl(dir_fd, BTRFS_IOC_SNAP_CREATE_V2, &args);
+}
+
 int sp_btrfs_subvolume_limit(int fd, uint64_t limit_bytes)
 {
     struct btrfs_ioctl_qgroup_limit_args args = {

@@ -19,6 +19,10 @@ bool sp_btrfs_quota_enabled(int fd);
 /* Makes an empty subvolume below the directory, whose quota group may hold limit_bytes (data and
  * metadata): one call, so that there is never a subvolume without its limit. EEXIST. */
 int sp_btrfs_subvolume_create(int dir_fd, const char *name, uint64_t limit_bytes);
+/* Makes a snapshot `name` in dir_fd of the subvolume whose root source_fd is (BTRFS_IOC_SNAP_CREATE_V2):
+ * what is in it at this moment, also what is not written back yet. Its quota group has no limit.
+ * EEXIST; EINVAL: not a subvolume. */
+int sp_btrfs_snapshot(int dir_fd, const char *name, int source_fd, bool read_only);
 /* Changes the limit of the subvolume that fd is on. */
 int sp_btrfs_subvolume_limit(int fd, uint64_t limit_bytes);
 /* The id of a subvolume, which is that of its quota group too; 0: not a subvolume. */

@@ -44,7 +44,7 @@ struct groups {
 static const struct {
     const char *name;
     mode_t mode;
-} folders[] = {{"templates", 0755}, {"layers", 0711}, {"tmp", 0700}};
+} folders[] = {{"templates", 0755}, {"layers", 0711}, {"saved", 0700}, {"tmp", 0700}};
 
 static int lock_state(const char *state_dir, GError **error)
 {

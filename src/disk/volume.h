@@ -10,7 +10,7 @@
  * way stays so: a data.btrfs that cannot be mounted is an error, and a plain directory that holds
  * something is never mounted over.
  *
- * Folders in it, made by sp_volume_open(): templates/, layers/, tmp/ (things half made).
+ * Folders in it, made by sp_volume_open(): templates/, layers/, saved/, tmp/ (things half made).
  */
 #pragma once
 
