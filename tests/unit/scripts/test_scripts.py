@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -104,6 +105,16 @@ class SumResults(Folder):
     def test_no_report(self):
         status, lines = run("sum_results.py", f"0:{self.root}/none.json")
         self.assertEqual((status, lines[-1]), (1, "0 passed, 1 failed"))
+
+
+class Failpoints(unittest.TestCase):
+    def test_names_are_unique_and_well_formed(self):
+        """docs/failpoints.md: a name stands at one place, and is "<action>.<step>"."""
+        names = []
+        for path in sorted((SCRIPTS.parent / "src").rglob("*.[ch]")):
+            names += re.findall(r'sp_failpoint\(\s*"([^"]*)"', path.read_text(encoding="utf-8"))
+        self.assertEqual([n for n in set(names) if names.count(n) > 1], [])
+        self.assertEqual([n for n in names if not re.fullmatch(r"[a-z_]+\.[a-z_]+", n)], [])
 
 
 if __name__ == "__main__":
