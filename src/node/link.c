@@ -192,7 +192,7 @@ static void *link_thread(void *data)
         return NULL;
     }
     drain(link);
-    finish(link, SP_LINK_GONE, "the sandbox has ended");
+    finish(link, SP_LINK_GONE, "the sandbox has ended"); /* from here on nobody rehomes it */
     if (link->spec.on_gone)
         link->spec.on_gone(link->spec.gone_user);
     return NULL;
@@ -254,6 +254,22 @@ void sp_link_stop(struct sp_link *link, const char *reason)
     (void)n;
     if (thread)
         g_thread_join(thread);
+}
+
+bool sp_link_rehome(struct sp_link *link, const char *sandbox_id, void (*on_gone)(void *),
+                    void *gone_user)
+{
+    g_mutex_lock(&link->lock);
+    bool alive = !link->stopping && link->state != SP_LINK_GONE && link->state != SP_LINK_STOPPED;
+    if (alive) {
+        g_free(link->sandbox_id);
+        link->sandbox_id = g_strdup(sandbox_id);
+        link->spec.sandbox_id = link->sandbox_id;
+        link->spec.on_gone = on_gone;
+        link->spec.gone_user = gone_user;
+    }
+    g_mutex_unlock(&link->lock);
+    return alive;
 }
 
 struct sp_link *sp_link_ref(struct sp_link *link)

@@ -58,6 +58,10 @@ struct sp_link *sp_link_start(const struct sp_link_spec *spec, GError **error);
 /* Ends the thread and everything that waits. reason NULL: the worker stops and the sandbox goes on
  * (streams are cut); else the sandbox ends: streams get it as their last word. Idempotent. */
 void sp_link_stop(struct sp_link *link, const char *reason);
+/* From now on the end is told to another, and the sandbox has another id (a pool's member becomes a
+ * sandbox). False: it has ended or been stopped already, and the one of before is told. */
+bool sp_link_rehome(struct sp_link *link, const char *sandbox_id, void (*on_gone)(void *),
+                    void *gone_user);
 struct sp_link *sp_link_ref(struct sp_link *link);
 void sp_link_unref(struct sp_link *link);
 
