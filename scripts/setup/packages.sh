@@ -7,14 +7,14 @@ packages_of() {
     case $1 in
     build)
         echo gcc libc6-dev make pkg-config meson ninja-build musl-tools linux-libc-dev \
-            libglib2.0-dev libjansson-dev libmicrohttpd-dev libcurl4-gnutls-dev libsqlite3-dev \
+            libglib2.0-dev libjansson-dev libmicrohttpd-dev libcurl4-gnutls-dev libsqlite3-dev libpq-dev \
             libseccomp-dev libcap-dev libgnutls28-dev python3
         ;;
     run)
         echo qemu-system-x86 mmdebstrap erofs-utils btrfs-progs util-linux mount \
             debian-archive-keyring ca-certificates lz4 python3 procps
         ;;
-    test) echo python3-pytest curl iproute2 jq ;;
+    test) echo python3-pytest curl iproute2 jq postgresql ;;
     bench) echo crun bubblewrap ;;
     fuzz) echo clang ;;
     format) echo clang-format ;;
@@ -59,6 +59,16 @@ fi
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 echo "Installing$missing …"
+
+# The tests start PostgreSQL themselves: Debian's package is to make and start no cluster of its own
+# (pg_createcluster(8)). Where it is installed already, nothing is changed.
+case " $missing " in
+*" postgresql "*)
+    $sudo mkdir -p /etc/postgresql-common/createcluster.d
+    echo "create_main_cluster = false" |
+        $sudo tee /etc/postgresql-common/createcluster.d/space-tests.conf >/dev/null
+    ;;
+esac
 
 # A fresh system has no lists of packages yet, and old lists name files that are gone from the mirror.
 # shellcheck disable=SC2086

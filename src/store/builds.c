@@ -138,7 +138,8 @@ static bool apply(struct sp_db_tx *tx, const struct sp_build_row *b,
                   const struct sp_build_report *r, GError **error)
 {
     if (r->log && !sp_db_run(tx, NULL, error,
-                             "UPDATE builds SET log = SUBSTR(log || $2, 1, $3) WHERE id = $1",
+                             "UPDATE builds SET log ="
+                             " SUBSTR(log || $2, 1, CAST($3 AS INTEGER)) WHERE id = $1",
                              "tti", b->id, r->log, (int64_t)MAX_LOG_BYTES))
         return false;
     switch (r->state) {

@@ -1,11 +1,17 @@
-/* Wakes the waiters of a topic inside this process. Topics share buckets: a collision costs a
- * re-read. */
+/*
+ * Wakes the waiters of a topic, in this process and, when the database is shared, in the other
+ * servers too. Topics share buckets: a collision costs a re-read.
+ *
+ * What the database tells of other servers is a hint that can be lost, so with a shared one a wait
+ * is cut into pieces of SLICE_MS: the caller re-reads after each.
+ */
 #include <string.h>
 
 #include "base/time.h"
 #include "store/internal.h"
 
 #define N_BUCKETS 64
+#define SLICE_MS 1000
 
 struct sp_changes {
     GMutex lock; /* a leaf: nothing else is taken while it is held */
@@ -52,6 +58,8 @@ void sp_store_wait(struct sp_store *store, const char *topic, uint64_t ticket,
 {
     struct sp_changes *changes = store->changes;
     unsigned b = bucket_of(topic);
+    if (sp_db_shared(store->db))
+        deadline_monotonic_ms = MIN(deadline_monotonic_ms, sp_time_monotonic_ms() + SLICE_MS);
     g_mutex_lock(&changes->lock);
     while (!changes->stopping && changes->buckets[b].count == ticket) {
         /* g_cond_wait_until counts g_get_monotonic_time(): CLOCK_MONOTONIC, as ours */
@@ -62,14 +70,23 @@ void sp_store_wait(struct sp_store *store, const char *topic, uint64_t ticket,
     g_mutex_unlock(&changes->lock);
 }
 
+void sp_changes_heard(const char *topic, void *user)
+{
+    struct sp_changes *changes = user;
+    unsigned first = topic ? bucket_of(topic) : 0;
+    unsigned last = topic ? first : N_BUCKETS - 1;
+    g_mutex_lock(&changes->lock);
+    for (unsigned b = first; b <= last; b++) {
+        changes->buckets[b].count++;
+        g_cond_broadcast(&changes->buckets[b].cond);
+    }
+    g_mutex_unlock(&changes->lock);
+}
+
 void sp_store_publish(struct sp_store *store, const char *topic)
 {
-    struct sp_changes *changes = store->changes;
-    unsigned b = bucket_of(topic);
-    g_mutex_lock(&changes->lock);
-    changes->buckets[b].count++;
-    g_cond_broadcast(&changes->buckets[b].cond);
-    g_mutex_unlock(&changes->lock);
+    sp_changes_heard(topic, store->changes);
+    sp_db_notify(store->db, topic);
 }
 
 void sp_store_wake_all(struct sp_store *store)

@@ -3,12 +3,61 @@
 #include <stdarg.h>
 
 #include "store/db_backend.h"
+#include "store/postgres/conn.h"
 
 #define MAX_VALUES 40
 
-struct sp_db *sp_db_open(const char *path, GError **error)
+bool sp_db_is_url(const char *where)
 {
-    return sp_db_sqlite_ops.open(path, error);
+    return g_str_has_prefix(where, "postgresql://") || g_str_has_prefix(where, "postgres://");
+}
+
+bool sp_db_check(const char *where, GError **error)
+{
+    return !sp_db_is_url(where) || sp_pg_url_check(where, error);
+}
+
+bool sp_db_has_password(const char *where)
+{
+    return sp_db_is_url(where) && sp_pg_url_has_password(where);
+}
+
+char *sp_db_describe(const char *where)
+{
+    return sp_db_is_url(where) ? sp_pg_url_describe(where) : g_strdup(where);
+}
+
+struct sp_db *sp_db_open(const char *where, GError **error)
+{
+    const struct sp_db_ops *ops = sp_db_is_url(where) ? &sp_db_postgres_ops : &sp_db_sqlite_ops;
+    return ops->open(where, error);
+}
+
+const char *sp_db_now_ms_sql(const struct sp_db *db)
+{
+    return db->ops->now_ms_sql;
+}
+
+bool sp_db_shared(const struct sp_db *db)
+{
+    return db->ops->listen != NULL;
+}
+
+void sp_db_listen(struct sp_db *db, sp_db_heard heard, void *user)
+{
+    if (db->ops->listen)
+        db->ops->listen(db, heard, user);
+}
+
+void sp_db_notify(struct sp_db *db, const char *topic)
+{
+    if (db->ops->notify)
+        db->ops->notify(db, topic);
+}
+
+bool sp_db_check_table(struct sp_db *db, struct sp_db_tx *tx, const char *table, GError **error)
+{
+    return !db->ops->check_table || db->ops->check_table(tx, table, error);
 }
 
 void sp_db_close(struct sp_db *db)

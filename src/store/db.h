@@ -3,11 +3,13 @@
  * parameters.
  *
  * All SQL is in the dialect that SQLite and PostgreSQL share; parameters are $1, $2, …; integers
- * are BIGINT. Only the files of this folder use it; callers outside use store.h.
+ * are BIGINT, and so is an integer parameter: where PostgreSQL wants another type (SUBSTR), cast
+ * it. Only the files of this folder use it; callers outside use store.h.
  *
- * One back end today: sqlite/. Every statement runs in a transaction. A writing one is serialised
- * in this process by a mutex, so waiting for another writer never sleeps; a reading one sees one
- * snapshot. Nothing here may be called while a lock of a caller is held that a writer could want.
+ * Two back ends: sqlite/ (the file of one server) and postgres/ (several servers may share it).
+ * Every statement runs in a transaction. Writing ones come one after the other, also those of other
+ * servers; a reading one sees one snapshot. Nothing here may be called while a lock of a caller is
+ * held that a writer could want.
  */
 #pragma once
 
@@ -27,13 +29,25 @@ struct sp_db_value {
     const char *text; /* borrowed until the query is freed */
 };
 
-/* path of the SQLite file; made with mode 0600 when absent. */
-struct sp_db *sp_db_open(const char *path, GError **error);
+/* Whether `where` is a URL of PostgreSQL (postgresql:// or postgres://), not a file's path. */
+bool sp_db_is_url(const char *where);
+/* Checks the form of `where`; the error does not show it, as a password may stand in it. */
+bool sp_db_check(const char *where, GError **error);
+/* Whether a password stands in it. */
+bool sp_db_has_password(const char *where);
+/* `where` in a form that may be shown and logged: a path, or a URL without user, password and
+ * options. Free with g_free(). */
+char *sp_db_describe(const char *where);
+
+/* where: path of the SQLite file, made with mode 0600 when absent, or a URL of PostgreSQL. Blocks
+ * while it connects (seconds, if nobody answers: SP_ERROR_UNAVAILABLE). */
+struct sp_db *sp_db_open(const char *where, GError **error);
 void sp_db_close(struct sp_db *db);
 
 /* Takes a connection and begins. May block until one is free (the longest transaction is
  * milliseconds). NULL with *error on failure. End it by commit or rollback, which free tx in any
- * case. */
+ * case. A commit that fails has not taken effect, except that with a connection that was lost under
+ * it (SP_ERROR_UNAVAILABLE) nobody knows. */
 struct sp_db_tx *sp_db_begin(struct sp_db *db, enum sp_db_mode mode, GError **error);
 bool sp_db_commit(struct sp_db_tx *tx, GError **error);
 void sp_db_rollback(struct sp_db_tx *tx);
@@ -47,6 +61,20 @@ struct sp_db_rows *sp_db_query(struct sp_db_tx *tx, GError **error, const char *
                                const char *format, ...);
 struct sp_db_rows *sp_db_query_values(struct sp_db_tx *tx, GError **error, const char *sql,
                                       const struct sp_db_value *values, unsigned n_values);
+
+/* An SQL expression for the database's own clock: BIGINT milliseconds since the epoch. */
+const char *sp_db_now_ms_sql(const struct sp_db *db);
+
+/* --- a database that other servers may use at the same time */
+bool sp_db_shared(const struct sp_db *db);
+/* A topic that another server has named with sp_db_notify(); NULL: some were perhaps missed. */
+typedef void (*sp_db_heard)(const char *topic, void *user);
+/* Calls heard, from a thread of its own, until the database is closed. Once at most. */
+void sp_db_listen(struct sp_db *db, sp_db_heard heard, void *user);
+/* Tells the other servers, if all goes well: a hint, that can be lost. Does not block. */
+void sp_db_notify(struct sp_db *db, const char *topic);
+/* That a table (which need not exist) compares text byte by byte. */
+bool sp_db_check_table(struct sp_db *db, struct sp_db_tx *tx, const char *table, GError **error);
 
 /* 1: there is a row; 0: no more; -1: *error. */
 int sp_db_next(struct sp_db_rows *rows, GError **error);

@@ -4,6 +4,8 @@
 #include "store/db.h"
 
 struct sp_db_ops {
+    const char
+        *now_ms_sql; /* an expression: the database's clock, in milliseconds since the epoch */
     struct sp_db *(*open)(const char *where, GError **error);
     void (*close)(struct sp_db *db);
     struct sp_db_tx *(*begin)(struct sp_db *db, enum sp_db_mode mode, GError **error);
@@ -17,6 +19,10 @@ struct sp_db_ops {
     int64_t (*integer)(struct sp_db_rows *rows, unsigned column);
     int64_t (*changed)(struct sp_db_rows *rows); /* by the statement, after next() gave 0 */
     void (*rows_free)(struct sp_db_rows *rows);
+    /* NULL when the database is this process's alone: there is nothing to check, nobody to tell. */
+    bool (*check_table)(struct sp_db_tx *tx, const char *table, GError **error);
+    void (*listen)(struct sp_db *db, sp_db_heard heard, void *user);
+    void (*notify)(struct sp_db *db, const char *topic);
 };
 
 /* First member of a back end's own structs. */
@@ -31,3 +37,4 @@ struct sp_db_rows {
 };
 
 extern const struct sp_db_ops sp_db_sqlite_ops;
+extern const struct sp_db_ops sp_db_postgres_ops;

@@ -9,10 +9,19 @@ struct sp_changes;
 struct sp_store {
     struct sp_db *db;
     struct sp_changes *changes;
+    char holder[SP_ID_MAX]; /* of leases: this process */
 };
 
 struct sp_changes *sp_changes_new(void);
 void sp_changes_free(struct sp_changes *changes);
+/* A topic was published here or by another server; NULL: perhaps any. user is the struct
+ * sp_changes. */
+void sp_changes_heard(const char *topic, void *user);
+
+/* SP_ERROR_FAILED_PRECONDITION when another process holds the lease: whoever acts by virtue of a
+ * lease asks in the same transaction, as it may have been stopped for a while since it got it. */
+bool sp_tx_lease_check(struct sp_store *store, struct sp_db_tx *tx, const char *name,
+                       GError **error);
 
 /* The next revision, written to the counter. */
 bool sp_tx_bump_revision(struct sp_db_tx *tx, int64_t *ret, GError **error);

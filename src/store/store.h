@@ -21,8 +21,9 @@
 
 struct sp_store;
 
-/* Opens, makes or migrates the database file. Refuses one of a newer version. */
-struct sp_store *sp_store_open(const char *path, GError **error);
+/* Opens, makes or migrates the database: `where` as in db.h, a file's path or a URL of PostgreSQL.
+ * Refuses one of a newer version. */
+struct sp_store *sp_store_open(const char *where, GError **error);
 void sp_store_close(struct sp_store *store);
 
 /* --- change notification (changes.c). A topic is an operation's id, SP_TOPIC_CONTROLLER, or
@@ -38,6 +39,18 @@ void sp_store_publish(struct sp_store *store, const char *topic);
 void sp_store_wake_all(struct sp_store *store);
 /* "node:local"; caller frees. */
 char *sp_store_node_topic(const char *node);
+
+/* --- leases (leases.c): of several servers on one database, one at a time does what the lease's name
+ * says. The database's clock decides. */
+#define SP_LEASE_CONTROLLER "controller"
+/* Whether there can be other servers: else nobody needs a lease. */
+bool sp_store_shared(const struct sp_store *store);
+/* Takes the lease for ttl_ms when it is free or has run out, renews it when it is ours already.
+ * *ret_held: whether it is ours now. Count ttl_ms from before the call. */
+bool sp_store_lease_take(struct sp_store *store, const char *name, int64_t ttl_ms, bool *ret_held,
+                         GError **error);
+/* Gives it back, if it is ours; failing only means that it runs out by itself. */
+void sp_store_lease_release(struct sp_store *store, const char *name);
 
 /* --- keys (keys.c) */
 struct sp_key_row {
@@ -287,7 +300,8 @@ struct sp_sweep_result {
     int64_t next_at_ms; /* when something may be due again */
     int64_t timed_out, expired, purged;
 };
-/* Ends operations that are overdue, deletes sandboxes whose max_lifetime or (with on_idle delete)
+/* Refused with SP_ERROR_FAILED_PRECONDITION while another server holds SP_LEASE_CONTROLLER.
+ * Ends operations that are overdue, deletes sandboxes whose max_lifetime or (with on_idle delete)
  * idle time is over, forgets idempotency records after 24 h and deleted rows 24 h after their end.
  */
 bool sp_store_sweep(struct sp_store *store, int64_t now_ms, struct sp_sweep_result *ret,

@@ -185,7 +185,8 @@ bool sp_store_sweep(struct sp_store *store, int64_t now_ms, struct sp_sweep_resu
     g_autoptr(GPtrArray) topics = g_ptr_array_new_with_free_func(g_free);
     struct sp_sweep_result result = {0};
     SP_DB_TX_AUTO *tx = sp_db_begin(store->db, SP_DB_WRITE, error);
-    if (!tx || !fail_creates(tx, now_ms, topics, &result.timed_out, error) ||
+    if (!tx || !sp_tx_lease_check(store, tx, SP_LEASE_CONTROLLER, error) ||
+        !fail_creates(tx, now_ms, topics, &result.timed_out, error) ||
         !fail_others(tx, now_ms, topics, &result.timed_out, error) ||
         !delete_expired(tx, now_ms, topics, &result.expired, error) ||
         !forget(tx, now_ms, &result.purged, error) ||

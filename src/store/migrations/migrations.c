@@ -87,7 +87,15 @@ static const char *const initial[] = {
     NULL,
 };
 
+/* Which server does what only one may do (leases.c). */
+static const char *const leases[] = {
+    "CREATE TABLE leases ("
+    " name TEXT PRIMARY KEY, holder TEXT NOT NULL, expires_at BIGINT NOT NULL)",
+    NULL,
+};
+
 const struct sp_migration sp_migrations[] = {
     {1, initial},
+    {3, leases},
     {0, NULL},
 };

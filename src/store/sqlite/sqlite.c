@@ -299,6 +299,7 @@ static void rows_free(struct sp_db_rows *base)
 }
 
 const struct sp_db_ops sp_db_sqlite_ops = {
+    .now_ms_sql = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
     .open = db_open,
     .close = db_close,
     .begin = begin,

@@ -3,20 +3,61 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <libpq-fe.h>
+
 #include "base/json.h"
 #include "base/time.h"
+
+static const char *postgres_url(void)
+{
+    return g_getenv("SPACE_TEST_POSTGRES");
+}
+
+bool fixture_is_postgres(void)
+{
+    return postgres_url() != NULL;
+}
+
+void fixture_sql(const char *sql)
+{
+    PGconn *conn = PQconnectdb(postgres_url());
+    PGresult *result = PQexec(conn, sql);
+    ExecStatusType status = PQresultStatus(result);
+    if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK)
+        g_error("%s: %s", sql, PQerrorMessage(conn));
+    PQclear(result);
+    PQfinish(conn);
+}
+
+static void drop_schema(const char *name)
+{
+    g_autofree char *sql = g_strdup_printf("SET client_min_messages = error;"
+                                           "DROP SCHEMA IF EXISTS %s CASCADE",
+                                           name);
+    fixture_sql(sql);
+}
+
+char *fixture_empty(struct fixture *f, const char *name)
+{
+    if (!fixture_is_postgres())
+        return g_strdup_printf("%s/%s.db", f->dir, name);
+    g_autofree char *sql = g_strconcat("CREATE SCHEMA ", name, NULL);
+    drop_schema(name);
+    fixture_sql(sql);
+    return g_strdup_printf("%s&options=-csearch_path%%3D%s", postgres_url(), name);
+}
 
 static void open_store(struct fixture *f)
 {
     g_autoptr(GError) error = NULL;
-    f->store = sp_store_open(f->path, &error);
+    f->store = sp_store_open(f->where, &error);
     g_assert_no_error(error);
 }
 
 void fixture_set_up(struct fixture *f, gconstpointer data)
 {
     f->dir = g_dir_make_tmp("space-store-XXXXXX", NULL);
-    f->path = g_build_filename(f->dir, "server.db", NULL);
+    f->where = fixture_empty(f, "server");
     open_store(f);
     struct sp_node_row node = {.name = (char *)"local",
                                .instance = (char *)"one",
@@ -29,14 +70,17 @@ void fixture_set_up(struct fixture *f, gconstpointer data)
 
 void fixture_tear_down(struct fixture *f, gconstpointer data)
 {
-    static const char *const suffixes[] = {"", "-wal", "-shm"};
     sp_store_close(f->store);
-    for (size_t i = 0; i < G_N_ELEMENTS(suffixes); i++) {
-        g_autofree char *path = g_strconcat(f->path, suffixes[i], NULL);
+    if (fixture_is_postgres())
+        drop_schema("server");
+    g_autoptr(GDir) dir = g_dir_open(f->dir, 0, NULL);
+    const char *name;
+    while ((name = g_dir_read_name(dir))) {
+        g_autofree char *path = g_build_filename(f->dir, name, NULL);
         unlink(path);
     }
     rmdir(f->dir);
-    g_free(f->path);
+    g_free(f->where);
     g_free(f->dir);
 }
 

@@ -1,15 +1,25 @@
-/* A store in a fresh directory, with a tenant "t1", a node "local" and short ways to make rows. */
+/*
+ * A fresh store with a tenant "t1", a node "local" and short ways to make rows: a SQLite file in a
+ * directory of its own, or, when the environment has SPACE_TEST_POSTGRES (the URL of a database of
+ * the test's), a schema of its own there. Every test of the store is run both ways (meson.build).
+ */
 #pragma once
 
 #include "store/store.h"
 
 struct fixture {
-    char *dir, *path;
+    char *dir;
+    char *where; /* for sp_store_open() and sp_db_open() */
     struct sp_store *store;
 };
 
 void fixture_set_up(struct fixture *f, gconstpointer data);
 void fixture_tear_down(struct fixture *f, gconstpointer data);
+bool fixture_is_postgres(void);
+/* Runs SQL as the owner of PostgreSQL, on the test's database. */
+void fixture_sql(const char *sql);
+/* Another database, empty, that goes with the fixture; free with g_free(). */
+char *fixture_empty(struct fixture *f, const char *name);
 /* Closes and opens the store again, as after a crash. */
 void fixture_reopen(struct fixture *f);
 
