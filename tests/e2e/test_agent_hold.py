@@ -442,7 +442,7 @@ def test_hook_of_somebody_else(agent, link):
 def test_hook_kinds_of_files(agent, link):
     pids = [Trapper(agent, link, f"s{i}", ":").pid for i in range(5)]
     good = Trapper(agent, link, "good", f": > {RESTORED}/$$")
-    script = f"""cd {RESTORED}; : > /run/space-other; ln -s /run/space-other {pids[0]}; ln /run/space-other {pids[1]}
+    script = f"""cd {RESTORED}; : > /run/space-other; : > /run/space-third; ln -s /run/space-third {pids[0]}; ln /run/space-other {pids[1]}
         mkfifo {pids[2]}; mkdir {pids[3]}; : > 0{pids[4]}; : > +{pids[4]}; : > {pids[4]}x; : > 99999999999999999999
         : > 4194304; : > 2; ln -s {pids[4]} loop; : > ' 7'"""
     assert link.run("w", ["sh", "-c", script])[2].exit_code == 0
