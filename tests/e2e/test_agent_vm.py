@@ -95,19 +95,18 @@ class Machine:
         self.wait_for("query-migrate", "status", "completed")
         self.command("cont")
 
-    def link(self, seconds=60):
+    def link(self, seconds=90):
         """A connection whose HELLO was answered: the agent may not be there yet."""
         deadline = time.monotonic() + seconds
-        link = Link(self.agent_path, hello=False)
         while True:
+            link = Link(self.agent_path, hello=False, timeout=10)
             try:
-                link.timeout = 1
                 link.hello(resync=True)
-                link.timeout = 20
+                link.timeout = 30
                 return link
-            except TimeoutError:
+            except (TimeoutError, al.Cut):
                 assert self.process.poll() is None and time.monotonic() < deadline
-                link.send(bytes(65552))  # agent-protocol.md §2
+                link.close()
 
     def stop(self):
         self.replies.close()
