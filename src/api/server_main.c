@@ -12,13 +12,16 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "control/controller.h"
+#include "store/where.h"
 
 #define STOP_GRACE_MS 1500
 
 static bool open_store(struct sp_api *api, const struct sp_server_config *config, GError **error)
 {
+    g_autofree char *shown = sp_where_describe(config->database);
+    sp_log(SP_LOG_INFO, "opening the database", "database", shown, NULL);
     g_autofree char *dir = g_path_get_dirname(config->database);
-    if (g_mkdir_with_parents(dir, 0700) < 0) {
+    if (!sp_where_is_url(config->database) && g_mkdir_with_parents(dir, 0700) < 0) {
         sp_error_set_errno(error, SP_ERROR_UNAVAILABLE, errno, "%s", dir);
         return false;
     }

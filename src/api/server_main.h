@@ -3,8 +3,9 @@
 
 /* All strings are borrowed and outlive the call. */
 struct sp_server_config {
-    const char *database;     /* path of the SQLite file; its folder is made (0700) when absent */
-    const char *address;      /* "127.0.0.1:7070"; port 0: any */
+    const char *database; /* path of the SQLite file, whose folder is made (0700) when absent, or
+                             a URL (store/where.h) */
+    const char *address;  /* "127.0.0.1:7070"; port 0: any */
     const char *api_key_hash; /* sp_secret_hash() of the installation's "sk_…"; NULL: as it was */
     const char *node_key;     /* "nk_…": what workers and server show each other */
     int ready_fd;             /* gets "<address>\n" once requests are answered; 0: none */

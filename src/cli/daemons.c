@@ -9,7 +9,9 @@
 #include "base/log.h"
 #include "cli/client_options.h"
 #include "cli/daemon_start.h"
+#include "cli/database.h"
 #include "cli/output.h"
+#include "cli/pool_options.h"
 #include "cli/programs.h"
 #include "cli/verbs.h"
 #include "driver/launcher.h"
@@ -23,6 +25,8 @@ struct daemon_options {
     char *server_url;
     char *data_url;
     char *node;
+    char *database;
+    char *database_file;
     char *cgroup_root;
     char *agent;
     char *guest_dir;
@@ -30,6 +34,7 @@ struct daemon_options {
     int64_t parent_fd;
     int64_t uid;
     int64_t volume_max_mb;
+    struct sp_pool_options pool;
 };
 
 #define OFFSET(member) offsetof(struct daemon_options, member)
@@ -54,6 +59,10 @@ struct daemon_options {
 
 const struct sp_option sp_server_options[] = {
     {"uid", 0, SP_OPTION_INT, OFFSET(uid), "UID", "unprivileged uid and gid to become", 1},
+    {"database", 0, SP_OPTION_STRING, OFFSET(database), "URL",
+     "PostgreSQL (default: SQLite in DIR)", 0},
+    {"database-file", 0, SP_OPTION_STRING, OFFSET(database_file), "FILE", "the same, from a file",
+     0},
     OPTIONS_DAEMON,
     {0},
 };
@@ -71,6 +80,7 @@ const struct sp_option sp_worker_options[] = {
      0},
     {"volume-max-mb", 0, SP_OPTION_INT, OFFSET(volume_max_mb), "MB",
      "largest size of the data volume", 1},
+    SP_OPTIONS_POOL(struct daemon_options, pool),
     {"fake-driver", 0, SP_OPTION_FLAG, OFFSET(fake_driver), NULL, "for tests: no real sandboxes",
      0},
     OPTIONS_DAEMON,
@@ -105,6 +115,25 @@ static int refuse(const GError *error)
     return SP_EXIT_PLATFORM;
 }
 
+/* The options' word, or that of the secrets, or the environment's, or SQLite in the state
+ * directory. */
+static char *server_database(const struct daemon_options *o, json_t *secrets, const char *state,
+                             GError **error)
+{
+    char *asked = NULL;
+    if (!sp_database_asked(o->database, o->database_file, &asked, error))
+        return NULL;
+    const char *given = json_string_value(json_object_get(secrets, "database"));
+    if (given && !o->database && !o->database_file) {
+        g_free(asked);
+        asked = g_strdup(given);
+    }
+    if (asked && strcmp(asked, SP_DATABASE_SQLITE) != 0)
+        return asked;
+    g_free(asked);
+    return g_build_filename(state, "space.db", NULL);
+}
+
 int sp_server_verb(const struct sp_invocation *invocation)
 {
     const struct daemon_options *o = invocation->options;
@@ -119,11 +148,12 @@ int sp_server_verb(const struct sp_invocation *invocation)
     sp_daemon_keep_descriptors();
     g_autofree char *state =
         o->uid ? sp_daemon_reachable(o->state, (uid_t)o->uid, &error) : g_strdup(o->state);
-    if (!state || (o->uid && !sp_daemon_drop_privileges((uid_t)o->uid, &error)))
+    /* a file with the URL may be for us alone: before privileges go */
+    g_autofree char *database = state ? server_database(o, secrets, state, &error) : NULL;
+    if (!database || (o->uid && !sp_daemon_drop_privileges((uid_t)o->uid, &error)))
         return refuse(error);
     if (o->parent_fd)
         sp_daemon_watch_parent((int)o->parent_fd);
-    g_autofree char *database = g_build_filename(state, "space.db", NULL);
     struct sp_server_config config = {
         .address = o->listen, .database = database, .node_key = node_key, .api_key_hash = key_hash};
     return sp_server_main(&config);
@@ -138,6 +168,9 @@ int sp_worker_verb(const struct sp_invocation *invocation)
         require(o, &error) ? sp_daemon_read_secrets((int)o->secrets_fd, &error) : NULL;
     const char *node_key = secrets ? secret(secrets, "node_key", &error) : NULL;
     if (!node_key)
+        return refuse(error);
+    struct sp_pool_numbers pool = {0};
+    if (!sp_pool_options_read(&o->pool, &pool, &error))
         return refuse(error);
     if (!o->server_url) {
         g_set_error_literal(&error, SP_ERROR, SP_ERROR_INVALID_REQUEST, "--server-url is needed");
@@ -160,6 +193,9 @@ int sp_worker_verb(const struct sp_invocation *invocation)
                                       .cgroup_root = o->cgroup_root,
                                       .self_exe = self ? self : "/proc/self/exe",
                                       .volume_max_bytes = (uint64_t)o->volume_max_mb << 20,
+                                      .pool_min = pool.min,
+                                      .pool_max = pool.max,
+                                      .pool_memory_mb = pool.memory_mb,
                                       .fake_driver = o->fake_driver};
     return sp_worker_main(&config);
 }

@@ -12,10 +12,12 @@
 #include <linux/magic.h>
 
 #include "base/error.h"
+#include "cli/database.h"
 #include "cli/programs.h"
 #include "disk/program.h"
 #include "os/cgroup.h"
 #include "os/cleanup.h"
+#include "store/where.h"
 
 #define PROGRAM_TIMEOUT_MS 10000
 /* cgroup.kill and mount_setattr() with id-mapped mounts of erofs' and overlay's layers. */
@@ -277,12 +279,31 @@ static bool check_state_kind(const struct sp_check_context *context, char **ret_
     return btrfs || has_file_system("btrfs");
 }
 
+static bool check_database(const struct sp_check_context *context, char **ret_detail)
+{
+    g_autofree char *url = NULL;
+    g_autoptr(GError) error = NULL;
+    if (!sp_database_kept(context->state_dir, &url, &error)) {
+        *ret_detail = g_strdup(error->message);
+        return false;
+    }
+    if (!url) {
+        *ret_detail = g_strdup_printf("SQLite, %s/server/space.db", context->state_dir);
+        return true;
+    }
+    g_autofree char *shown = sp_where_describe(url);
+    bool ok = sp_where_probe(url, &error);
+    *ret_detail = ok ? g_steal_pointer(&shown) : g_strdup(error->message);
+    return ok;
+}
+
 const struct sp_check sp_checks[] = {
     {"root", SP_NEED_CONTAINER, check_root},
     {"kernel", SP_NEED_ALL, check_kernel},
     {"space-agent", SP_NEED_ALL, check_agent},
     {"memory", SP_NEED_ALL, check_memory},
     {"disk", SP_NEED_ALL, check_disk},
+    {"database", SP_NEED_ALL, check_database},
     {"namespaces", SP_NEED_CONTAINER, check_namespaces},
     {"cgroups", SP_NEED_CONTAINER, check_cgroups},
     {"overlay", SP_NEED_CONTAINER, check_overlay},

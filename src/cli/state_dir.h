@@ -5,6 +5,7 @@
  *     DIR/up.lock      0600  record lock (fcntl(2)) of the `space up` that runs
  *     DIR/node.key     0600  the key between server and worker
  *     DIR/client.conf  0600  URL and API key for the CLI: the only place where the key stands
+ *     DIR/database     0600  URL of PostgreSQL, when the server's database is one
  *     DIR/server       0700  the server's own (its database), owned by its uid
  *     DIR/log          0700  server.log, worker.log and their .1
  *     DIR/server.lock, DIR/worker.lock   held (flock(2)) by the daemon as long as it lives

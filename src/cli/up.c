@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "cli/client_options.h"
+#include "cli/database.h"
 #include "cli/log_file.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
@@ -28,9 +29,12 @@ struct up_options {
     char *api;
     char *data;
     char *data_url;
+    char *database;
+    char *database_file;
     char *agent;
     char *guest_dir;
     int64_t volume_max_mb;
+    struct sp_pool_options pool;
 };
 
 #define OFFSET(member) offsetof(struct up_options, member)
@@ -43,6 +47,10 @@ const struct sp_option sp_up_options[] = {
      "address of the data plane (default " SP_UP_DATA_DEFAULT ")", 0},
     {"data-url", 0, SP_OPTION_STRING, OFFSET(data_url), "URL",
      "how clients reach the data plane, if not by its address", 0},
+    {"database", 0, SP_OPTION_STRING, OFFSET(database), "URL",
+     "PostgreSQL, or \"sqlite\" (default: as before, at first SQLite in DIR)", 0},
+    {"database-file", 0, SP_OPTION_STRING, OFFSET(database_file), "FILE",
+     "the same from a file, for a URL with a password (or set " SP_DATABASE_VARIABLE ")", 0},
     {"detach", 'd', SP_OPTION_FLAG, OFFSET(detach), NULL,
      "leave it running in the background once it is ready", 0},
     {"log-stderr", 0, SP_OPTION_FLAG, OFFSET(log_stderr), NULL,
@@ -52,6 +60,7 @@ const struct sp_option sp_up_options[] = {
      "another kernel and modules for microVMs", 0},
     {"volume-max-mb", 0, SP_OPTION_INT, OFFSET(volume_max_mb), "MB",
      "largest size of the data volume when it is made", 1},
+    SP_OPTIONS_POOL(struct up_options, pool),
     {"fake-driver", 0, SP_OPTION_FLAG, OFFSET(fake_driver), NULL, "for tests: no real sandboxes",
      0},
     SP_OPTION_HELP,
@@ -109,17 +118,24 @@ static void let_go(struct sp_up *up, int ready_fd)
 
 static int run_up(const struct up_options *o, int ready_fd)
 {
+    g_autoptr(GError) error = NULL;
+    g_autofree char *database = NULL;
+    struct sp_pool_numbers pool;
+    if (!sp_pool_options_read(&o->pool, &pool, &error) ||
+        !sp_database_asked(o->database, o->database_file, &database, &error))
+        return sp_output_error(error);
     struct sp_up_config config = {.state = o->state ? o->state : SP_STATE_DIR_DEFAULT,
                                   .api = o->api ? o->api : SP_UP_API_DEFAULT,
                                   .data = o->data ? o->data : SP_UP_DATA_DEFAULT,
                                   .data_url = o->data_url,
+                                  .database = database,
                                   .agent = o->agent,
                                   .guest_dir = o->guest_dir,
                                   .volume_max_mb = o->volume_max_mb,
+                                  .pool = o->pool,
                                   .log_stderr = o->log_stderr,
                                   .fake_driver = o->fake_driver};
     struct sp_up up = {0};
-    g_autoptr(GError) error = NULL;
     sp_log_init("up", SP_LOG_INFO);
     if (!sp_up_start(&up, &config, &error))
         return sp_output_error(error);

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "cli/client_conf.h"
+#include "cli/pool_options.h"
 #include "cli/state_dir.h"
 #include "cli/supervisor.h"
 
@@ -17,8 +18,10 @@ struct sp_up_config {
     const char *state;
     const char *api, *data;        /* addresses to listen on, with ports other than 0 */
     const char *data_url;          /* NULL: from `data` */
+    const char *database;          /* as sp_database_asked() gave it; NULL: the one that was kept */
     const char *agent, *guest_dir; /* NULL: those that came with us */
     int64_t volume_max_mb;         /* 0: the default */
+    struct sp_pool_options pool;
     bool log_stderr;
     bool fake_driver;
 };
@@ -26,18 +29,20 @@ struct sp_up_config {
 struct sp_up {
     struct sp_state_dir state;
     struct sp_client_conf conf;
+    char *database;       /* URL; NULL: SQLite in the state directory */
     char *data_local_url; /* the data plane as this machine reaches it */
     int64_t started_ms;   /* real time, before the first daemon was started */
     struct sp_supervisor *supervisor;
 };
 
-/* Takes the state directory, checks that the addresses are free, and starts the daemons. */
+/* Takes the state directory, checks that the addresses are free and the database answers, and
+ * starts the daemons. */
 bool sp_up_start(struct sp_up *up, const struct sp_up_config *config, GError **error);
 /* Waits until server and worker say that they are ready, the worker has registered, and it has
  * tried its tiers out (for 30 s at most; later ones become known later). Fails when a daemon keeps
  * dying, a signal comes or the time is up. */
 bool sp_up_wait_ready(struct sp_up *up, int64_t timeout_ms, GError **error);
-/* Writes client.conf. */
+/* Writes client.conf, and which database it is. */
 bool sp_up_save_conf(const struct sp_up *up, GError **error);
 /* Name of the installation's control group: "space-" and eight digits made from the path. Free with
  * g_free(). */

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/time.h"
+#include "cli/database.h"
 #include "cli/tiers.h"
 #include "cli/up.h"
 #include "http/client.h"
@@ -59,8 +60,9 @@ static void add_server(struct sp_up *up, const struct sp_up_config *config)
 {
     char hash[SP_HASH_HEX];
     sp_secret_hash(up->state.api_key, hash);
-    g_autoptr(json_t) secrets =
-        json_pack("{s:s, s:s}", "node_key", up->state.node_key, "api_key_hash", hash);
+    /* the database too: a password may stand in its URL */
+    g_autoptr(json_t) secrets = json_pack("{s:s, s:s, s:s*}", "node_key", up->state.node_key,
+                                          "api_key_hash", hash, "database", up->database);
     g_autofree char *dir = sp_state_dir_file(&up->state, "server");
     bool drop = up->state.server_uid != (uid_t)-1;
     g_autofree char *uid = g_strdup_printf("--uid=%u", (unsigned)up->state.server_uid);
@@ -98,6 +100,9 @@ static void add_worker(struct sp_up *up, const struct sp_up_config *config)
     add_option(arguments, "agent", config->agent);
     add_option(arguments, "guest-dir", config->guest_dir);
     add_option(arguments, "volume-max-mb", max_mb);
+    add_option(arguments, "pool-min", config->pool.min);
+    add_option(arguments, "pool-max", config->pool.max);
+    add_option(arguments, "pool-memory-mb", config->pool.memory_mb);
     if (config->fake_driver)
         g_ptr_array_add(arguments, g_strdup("--fake-driver"));
     g_ptr_array_add(arguments, NULL);
@@ -121,7 +126,8 @@ bool sp_up_start(struct sp_up *up, const struct sp_up_config *config, GError **e
     if (worker_lock >= 0)
         close(worker_lock);
     if (server_lock < 0 || worker_lock < 0 || !check_address("api", config->api, error) ||
-        !check_address("data", config->data, error)) {
+        !check_address("data", config->data, error) ||
+        !sp_database_choose(up->state.path, config->database, &up->database, error)) {
         sp_up_end(up);
         return false;
     }
@@ -199,7 +205,8 @@ bool sp_up_wait_ready(struct sp_up *up, int64_t timeout_ms, GError **error)
 bool sp_up_save_conf(const struct sp_up *up, GError **error)
 {
     g_autofree char *path = sp_state_dir_file(&up->state, "client.conf");
-    return sp_client_conf_save(path, &up->conf, error);
+    return sp_database_keep(up->state.path, up->database, error) &&
+           sp_client_conf_save(path, &up->conf, error);
 }
 
 char *sp_up_cgroup_root(const char *state_path)
@@ -241,6 +248,7 @@ void sp_up_end(struct sp_up *up)
     if (up->supervisor)
         sp_supervisor_free(up->supervisor);
     g_free(up->data_local_url);
+    g_free(up->database);
     sp_client_conf_clear(&up->conf);
     sp_state_dir_close(&up->state);
 }

@@ -7,11 +7,20 @@
 #define RETRY_MS 5000
 #define LONGEST_WAIT_MS (10 * 60 * 1000)
 #define QUIET_MS 200 /* between two sweeps: a burst of creates asks for one, not for hundreds */
+/* The lease with several servers: another one takes over LEASE_MS after this one's last renewal. We
+ * stop LEASE_MARGIN_MS earlier by our own clock. */
+#define LEASE_MS 6000
+#define LEASE_MARGIN_MS 1000
+#define RENEW_MS 2000
+#define TRY_MS 1000
 
 struct sp_controller {
     struct sp_store *store;
     GThread *thread;
     gint stopping;
+    int64_t ask_at_ms;     /* monotonic: when to renew the lease, or to try for it */
+    int64_t lead_until_ms; /* monotonic: our lease's end; 0: we have none */
+    bool leads, unsure;    /* as logged last: that it is ours; that we could not ask */
     GHashTable *ready; /* node name → GINT_TO_POINTER(was ready at the last look); owned names */
     GMutex lock;       /* only for pause */
     GCond pause;
@@ -61,20 +70,65 @@ static int64_t look_at_nodes(struct sp_controller *c, int64_t now)
     return next;
 }
 
+/* Asks for the lease, or for more of it. Without an answer what we have runs out. */
+static void ask_for_lease(struct sp_controller *c, int64_t now_ms)
+{
+    g_autoptr(GError) error = NULL;
+    bool held = false;
+    if (sp_store_lease_take(c->store, SP_LEASE_CONTROLLER, LEASE_MS, &held, &error)) {
+        /* counted from before the question: the database has counted from later */
+        c->lead_until_ms = held ? now_ms + LEASE_MS - LEASE_MARGIN_MS : 0;
+        c->unsure = false;
+    } else if (!c->unsure) {
+        c->unsure = true;
+        sp_log_error("asking for the controller's lease failed", error, NULL);
+    }
+    c->ask_at_ms = now_ms + (held ? RENEW_MS : TRY_MS);
+}
+
+/* Whether this server is the one to act. *ret_again_ms (monotonic): when to ask at the latest. */
+static bool leads(struct sp_controller *c, int64_t *ret_again_ms)
+{
+    if (!sp_store_shared(c->store)) {
+        *ret_again_ms = G_MAXINT64;
+        return true;
+    }
+    int64_t now_ms = sp_time_monotonic_ms();
+    if (now_ms >= c->ask_at_ms)
+        ask_for_lease(c, now_ms);
+    bool leads = sp_time_monotonic_ms() < c->lead_until_ms;
+    if (leads != c->leads) {
+        c->leads = leads;
+        sp_log(leads ? SP_LOG_INFO : SP_LOG_WARNING,
+               leads ? "this server is the controller now"
+                     : "this server is not the controller any more",
+               NULL);
+    }
+    *ret_again_ms = c->ask_at_ms;
+    return leads;
+}
+
 static gpointer run(gpointer user)
 {
     struct sp_controller *c = user;
     while (!g_atomic_int_get(&c->stopping)) {
         uint64_t ticket = sp_store_ticket(c->store, SP_TOPIC_CONTROLLER);
-        int64_t now = sp_time_now_ms();
-        int64_t swept = sweep(c, now);
-        int64_t next = MIN(swept, look_at_nodes(c, now));
-        sp_store_wait(c->store, SP_TOPIC_CONTROLLER, ticket,
-                      sp_time_monotonic_ms() + MAX(next - now, 1));
+        int64_t until_ms;
+        if (leads(c, &until_ms)) {
+            int64_t now = sp_time_now_ms();
+            int64_t swept = sweep(c, now);
+            int64_t next = MIN(swept, look_at_nodes(c, now));
+            until_ms = MIN(until_ms, sp_time_monotonic_ms() + MAX(next - now, 1));
+        }
+        sp_store_wait(c->store, SP_TOPIC_CONTROLLER, ticket, until_ms);
         g_mutex_lock(&c->lock);
         if (!g_atomic_int_get(&c->stopping))
             g_cond_wait_until(&c->pause, &c->lock, g_get_monotonic_time() + QUIET_MS * 1000);
         g_mutex_unlock(&c->lock);
+    }
+    if (c->lead_until_ms > 0) { /* the next one need not wait for its end */
+        sp_store_lease_release(c->store, SP_LEASE_CONTROLLER);
+        sp_store_publish(c->store, SP_TOPIC_CONTROLLER);
     }
     return NULL;
 }

@@ -2,7 +2,9 @@
  * The server's controller: one thread that does what is due (overdue operations, expired sandboxes,
  * purging; see sp_store_sweep()) and notes when a node's lease runs out.
  *
- * It sleeps until the next thing is due or the store says that something changed: no polling.
+ * It sleeps until the next thing is due or the store says that something changed: no polling. Of
+ * several servers on one database only the one that holds a lease acts; then it looks every second,
+ * as news of the others can be lost.
  */
 #pragma once
 

@@ -3,33 +3,13 @@
 #include <stdarg.h>
 
 #include "store/db_backend.h"
-#include "store/postgres/conn.h"
+#include "store/where.h"
 
 #define MAX_VALUES 40
 
-bool sp_db_is_url(const char *where)
-{
-    return g_str_has_prefix(where, "postgresql://") || g_str_has_prefix(where, "postgres://");
-}
-
-bool sp_db_check(const char *where, GError **error)
-{
-    return !sp_db_is_url(where) || sp_pg_url_check(where, error);
-}
-
-bool sp_db_has_password(const char *where)
-{
-    return sp_db_is_url(where) && sp_pg_url_has_password(where);
-}
-
-char *sp_db_describe(const char *where)
-{
-    return sp_db_is_url(where) ? sp_pg_url_describe(where) : g_strdup(where);
-}
-
 struct sp_db *sp_db_open(const char *where, GError **error)
 {
-    const struct sp_db_ops *ops = sp_db_is_url(where) ? &sp_db_postgres_ops : &sp_db_sqlite_ops;
+    const struct sp_db_ops *ops = sp_where_is_url(where) ? &sp_db_postgres_ops : &sp_db_sqlite_ops;
     return ops->open(where, error);
 }
 

@@ -29,17 +29,7 @@ struct sp_db_value {
     const char *text; /* borrowed until the query is freed */
 };
 
-/* Whether `where` is a URL of PostgreSQL (postgresql:// or postgres://), not a file's path. */
-bool sp_db_is_url(const char *where);
-/* Checks the form of `where`; the error does not show it, as a password may stand in it. */
-bool sp_db_check(const char *where, GError **error);
-/* Whether a password stands in it. */
-bool sp_db_has_password(const char *where);
-/* `where` in a form that may be shown and logged: a path, or a URL without user, password and
- * options. Free with g_free(). */
-char *sp_db_describe(const char *where);
-
-/* where: path of the SQLite file, made with mode 0600 when absent, or a URL of PostgreSQL. Blocks
+/* where: path of the SQLite file, made with mode 0600 when absent, or a URL (where.h). Blocks
  * while it connects (seconds, if nobody answers: SP_ERROR_UNAVAILABLE). */
 struct sp_db *sp_db_open(const char *where, GError **error);
 void sp_db_close(struct sp_db *db);

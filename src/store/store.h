@@ -21,8 +21,8 @@
 
 struct sp_store;
 
-/* Opens, makes or migrates the database: `where` as in db.h, a file's path or a URL of PostgreSQL.
- * Refuses one of a newer version. */
+/* Opens, makes or migrates the database: a file's path or a URL of PostgreSQL (where.h). Refuses
+ * one of a newer version. */
 struct sp_store *sp_store_open(const char *where, GError **error);
 void sp_store_close(struct sp_store *store);
 

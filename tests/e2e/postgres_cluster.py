@@ -42,7 +42,8 @@ class Cluster:
 
     def __init__(self):
         self.initdb, self.postgres, self.psql = program("initdb"), program("postgres"), program("psql")
-        self.directory = pathlib.Path(tempfile.mkdtemp(prefix="space-postgres-"))
+        # not /tmp, which the server may see as a private one
+        self.directory = pathlib.Path(tempfile.mkdtemp(prefix="space-postgres-", dir="/var/tmp"))
         self.user = None  # of the processes: PostgreSQL refuses to be root
         self.process = None
         try:

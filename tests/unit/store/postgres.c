@@ -5,6 +5,7 @@
 #include "base/time.h"
 #include "fixture.h"
 #include "store/db.h"
+#include "store/where.h"
 
 #define CUT                                                                                        \
     "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"                                 \
@@ -17,22 +18,22 @@ static void cut_all(void)
 
 static void test_url(void)
 {
-    g_assert_true(sp_db_is_url("postgres://h/x") && sp_db_is_url("postgresql:///x"));
-    g_assert_false(sp_db_is_url("/var/lib/space/space.db"));
-    g_autofree char *shown = sp_db_describe("postgresql://me:se%20same@h:1/x?options=-cfoo%3Dbar");
+    g_assert_true(sp_where_is_url("postgres://h/x") && sp_where_is_url("postgresql:///x"));
+    g_assert_false(sp_where_is_url("/var/lib/space/space.db"));
+    g_autofree char *shown = sp_where_describe("postgresql://me:se%20same@h:1/x?options=-cfoo%3Dbar");
     g_assert_cmpstr(shown, ==, "postgresql://h:1/x");
-    g_assert_true(sp_db_has_password("postgresql://me:sesame@h:1/x"));
-    g_assert_true(sp_db_has_password("postgresql://me@h:1/x?password=sesame"));
-    g_assert_false(sp_db_has_password("postgresql://me@h:1/x"));
+    g_assert_true(sp_where_has_password("postgresql://me:sesame@h:1/x"));
+    g_assert_true(sp_where_has_password("postgresql://me@h:1/x?password=sesame"));
+    g_assert_false(sp_where_has_password("postgresql://me@h:1/x"));
     static const char *const wrong[] = {"postgresql://me:sesa%me@h/x",
                                         "postgresql://me:sesame@[h/x",
                                         "postgresql://me:sesame@h/x?nonsense=1"};
     for (size_t i = 0; i < G_N_ELEMENTS(wrong); i++) {
         g_autoptr(GError) error = NULL;
-        g_assert_false(sp_db_check(wrong[i], &error));
+        g_assert_false(sp_where_check(wrong[i], &error));
         g_assert_error(error, SP_ERROR, SP_ERROR_INVALID_REQUEST);
         g_assert_null(strstr(error->message, "sesa"));
-        g_autofree char *nothing = sp_db_describe(wrong[i]);
+        g_autofree char *nothing = sp_where_describe(wrong[i]);
         g_assert_null(strstr(nothing, "sesa"));
     }
 }
