@@ -1,7 +1,8 @@
 /*
  * `space doctor`: what works on this machine and why not. Looks for itself, and asks the server for
- * its nodes' tiers when one answers. Exit code 0: all is well; 1: something that is needed is
- * missing.
+ * its nodes' tiers when one answers. Then compares what the installation has on this host with what
+ * its records, its worker and its server know; --repair mends what is inconsistent. Exit code 0:
+ * all is well; 1: something that is needed is missing, or is left inconsistent.
  */
 #include <stdio.h>
 
@@ -10,6 +11,7 @@
 #include "cli/client.h"
 #include "cli/client_options.h"
 #include "cli/doctor_checks.h"
+#include "cli/doctor_state.h"
 #include "cli/output.h"
 #include "cli/tiers.h"
 #include "cli/verbs.h"
@@ -20,8 +22,18 @@
 #define TRYING_TIMEOUT_MS 30000
 #define TRYING_POLL_US 300000
 
-const struct sp_option sp_doctor_options[] = {SP_OPTIONS_CLIENT, {0}};
-const size_t sp_doctor_options_bytes = sizeof(struct sp_client_options);
+struct doctor_options {
+    struct sp_client_options client; /* first */
+    bool repair;
+};
+
+const struct sp_option sp_doctor_options[] = {
+    {"repair", 0, SP_OPTION_FLAG, offsetof(struct doctor_options, repair), NULL,
+     "mend what is inconsistent on this host, where there is proof", 0},
+    SP_OPTIONS_CLIENT,
+    {0},
+};
+const size_t sp_doctor_options_bytes = sizeof(struct doctor_options);
 
 /* A worker that has just started is still trying its tiers out: waits for it. */
 static json_t *ask_nodes(struct sp_http_client *client, GError **error)
@@ -102,27 +114,30 @@ static void print_server(json_t *server)
 
 int sp_doctor_verb(const struct sp_invocation *invocation)
 {
-    const struct sp_client_options *o = invocation->options;
+    const struct doctor_options *o = invocation->options;
     g_autofree char *state =
-        g_canonicalize_filename(o->state ? o->state : SP_STATE_DIR_DEFAULT, NULL);
+        g_canonicalize_filename(o->client.state ? o->client.state : SP_STATE_DIR_DEFAULT, NULL);
     struct sp_check_context context = {.state_dir = state};
     g_autoptr(json_t) checks = json_array();
-    bool ok = true, tiers_ok = true;
+    bool ok = true, tiers_ok = true, consistent = true;
     for (const struct sp_check *check = sp_checks; check->name; check++) {
         json_t *result = sp_check_run(check, &context);
         ok = ok && (json_is_true(json_object_get(result, "ok")) || check->need == SP_NEED_BETTER);
         json_array_append_new(checks, result);
     }
-    g_autoptr(json_t) server = ask_server(o->state, &tiers_ok);
-    ok = ok && tiers_ok;
-    if (o->json) {
-        g_autoptr(json_t) all = json_pack("{s:b, s:s, s:O, s:O}", "ok", ok, "version",
-                                          SPACE_VERSION, "checks", checks, "server", server);
+    g_autoptr(json_t) server = ask_server(o->client.state, &tiers_ok);
+    g_autoptr(json_t) host = sp_doctor_state(state, o->repair, &consistent);
+    ok = ok && tiers_ok && consistent;
+    if (o->client.json) {
+        g_autoptr(json_t) all =
+            json_pack("{s:b, s:s, s:O, s:O, s:O}", "ok", ok, "version", SPACE_VERSION, "checks",
+                      checks, "server", server, "state", host);
         sp_output_json(all);
     } else {
         print_checks(checks);
         print_server(server);
-        puts(ok ? "\nAll is well." : "\nSomething is missing.");
+        sp_doctor_state_print(host);
+        puts(ok ? "\nAll is well." : "\nSomething is missing or inconsistent.");
     }
     return sp_output_finish(ok ? 0 : EXIT_MISSING);
 }
