@@ -202,6 +202,17 @@ uint64_t sp_btrfs_subvolume_id(int dir_fd, const char *name)
     return id;
 }
 
+int64_t sp_btrfs_subvolume_bytes(int dir_fd, const char *name)
+{
+    char file[64];
+    g_snprintf(file, sizeof file, "qgroups/0_%" G_GUINT64_FORMAT "/referenced",
+               sp_btrfs_subvolume_id(dir_fd, name));
+    g_autofree char *path = sysfs_path(dir_fd, file);
+    g_autofree char *text = NULL;
+    bool known = path != NULL && g_file_get_contents(path, &text, NULL, NULL);
+    return known ? g_ascii_strtoll(text, NULL, 10) : 0;
+}
+
 int sp_btrfs_subvolume_destroy(int dir_fd, const char *name)
 {
     int fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);

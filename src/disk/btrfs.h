@@ -27,6 +27,9 @@ int sp_btrfs_snapshot(int dir_fd, const char *name, int source_fd, bool read_onl
 int sp_btrfs_subvolume_limit(int fd, uint64_t limit_bytes);
 /* The id of a subvolume, which is that of its quota group too; 0: not a subvolume. */
 uint64_t sp_btrfs_subvolume_id(int dir_fd, const char *name);
+/* Bytes that a subvolume refers to, shared ones as well, as its quota group counts them; 0 where that
+ * cannot be told. */
+int64_t sp_btrfs_subvolume_bytes(int dir_fd, const char *name);
 /* Deletes a subvolume and, where the kernel lets it go at once, its quota group. Its name is gone
  * at once; the kernel's cleaner frees the blocks after the next commit. ENOENT; ENOTDIR or EINVAL:
  * not a subvolume. */

@@ -9,7 +9,9 @@
 
 #include "base/error.h"
 #include "base/ids.h"
+#include "base/limits.h"
 #include "disk/btrfs.h"
+#include "disk/copy_tree.h"
 #include "disk/tree.h"
 #include "os/mount.h"
 
@@ -73,18 +75,52 @@ static int make_space(const struct sp_volume *volume, int layers, const char *id
     return 0;
 }
 
-/* What overlayfs needs in it. */
-static int fill(int layers, const char *id, uint32_t uid)
+bool sp_layer_is_mapped(const struct sp_volume *volume)
 {
-    int fd = openat(layers, id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    return sp_volume_kind(volume) == SP_VOLUME_BTRFS;
+}
+
+/* The way from the ids in a layer to those in a saved one. */
+static struct sp_id_shift shift_of(const struct sp_volume *volume, uint32_t uid)
+{
+    return (struct sp_id_shift){
+        .from = sp_layer_is_mapped(volume) ? 0 : uid, .to = 0, .count = SP_UID_BLOCK};
+}
+
+static int open_dir(int parent, const char *name)
+{
+    return openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+}
+
+static void close_keeping_errno(int fd)
+{
+    int saved = errno;
+    if (fd >= 0) {
+        close(fd);
+    }
+    errno = saved;
+}
+
+/* What overlayfs needs in it. from: a saved layer whose content goes in, -1 none. 0, or -1 with
+ * errno. */
+static int fill(const struct sp_volume *volume, int layers, const char *id, uint32_t uid, int from)
+{
+    uint32_t owner = sp_layer_is_mapped(volume) ? 0 : uid;
+    /* The host's root, as driver/launcher.h maps it. */
+    uint32_t mounter = sp_layer_is_mapped(volume) ? SP_UID_BLOCK : 0;
+    struct sp_id_shift shift = shift_of(volume, uid);
+    const struct sp_id_shift back = {.from = shift.to, .to = shift.from, .count = shift.count};
+    int fd = open_dir(layers, id);
     if (fd < 0) {
         return -1;
     }
     int result = -1;
-    if (fchmod(fd, 0700) == 0 && mkdirat(fd, "upper", 0755) == 0 &&
-        mkdirat(fd, "work", 0700) == 0 && fchmodat(fd, "upper", 0755, 0) == 0 &&
-        fchownat(fd, "upper", uid, uid, AT_SYMLINK_NOFOLLOW) == 0 &&
-        fchownat(fd, "work", uid, uid, AT_SYMLINK_NOFOLLOW) == 0) {
+    if (fchmod(fd, 0700) == 0 &&
+        (from >= 0 ? sp_copy_tree(from, "upper", fd, "upper", &back, NULL) == 0
+                   : mkdirat(fd, "upper", 0755) == 0 && fchmodat(fd, "upper", 0755, 0) == 0 &&
+                         fchownat(fd, "upper", owner, owner, AT_SYMLINK_NOFOLLOW) == 0) &&
+        mkdirat(fd, "work", 0700) == 0 &&
+        fchownat(fd, "work", mounter, mounter, AT_SYMLINK_NOFOLLOW) == 0) {
         result = 0;
     }
     int saved = errno;
@@ -119,6 +155,18 @@ static int remove_layer(const struct sp_volume *volume, int layers, const char *
     return sp_tree_remove_at(layers, id);
 }
 
+/* Tells why a layer could not be made. made: it was not there before. */
+static bool check_made(const char *id, int failure, bool made, GError **error)
+{
+    if (failure != 0) {
+        enum sp_error_code code = failure == EEXIST && !made                 ? SP_ERROR_CONFLICT
+                                  : failure == ENOSPC || failure == EDQUOT ? SP_ERROR_UNAVAILABLE
+                                                                           : SP_ERROR_INTERNAL;
+        sp_error_set_errno(error, code, failure, "make layer %s", id);
+    }
+    return failure == 0;
+}
+
 bool sp_layer_create(const struct sp_volume *volume, const char *id, int64_t disk_mb, uint32_t uid,
                      GError **error)
 {
@@ -133,16 +181,123 @@ bool sp_layer_create(const struct sp_volume *volume, const char *id, int64_t dis
     bool made = make_space(volume, layers, id, disk_mb) == 0;
     if (!made) {
         failure = errno;
-    } else if (fill(layers, id, uid) < 0) {
+    } else if (fill(volume, layers, id, uid, -1) < 0) {
         failure = errno;
         remove_layer(volume, layers, id);
     }
     close(layers);
+    return check_made(id, failure, made, error);
+}
+
+/* A snapshot and its limit: 0, or -1 with errno. */
+static int snapshot_with_limit(int layers, const char *id, int64_t disk_mb, int source)
+{
+    if (sp_btrfs_snapshot(layers, id, source, false) < 0) {
+        return -1;
+    }
+    int fd = open_dir(layers, id);
+    int result = fd < 0 ? -1 : sp_btrfs_subvolume_limit(fd, (uint64_t)disk_mb << 20);
+    close_keeping_errno(fd);
+    return result;
+}
+
+bool sp_layer_create_from(const struct sp_volume *volume, const char *id, int64_t disk_mb,
+                          uint32_t uid, const char *saved_path, GError **error)
+{
+    if (!check(id, disk_mb, error)) {
+        return false;
+    }
+    int source = open_dir(AT_FDCWD, saved_path);
+    if (source < 0) {
+        sp_error_set_errno(error, SP_ERROR_FAILED_PRECONDITION, errno, "saved layer %s",
+                           saved_path);
+        return false;
+    }
+    int layers = open_layers(volume, error);
+    bool ok = false;
+    if (layers >= 0) {
+        bool exists = faccessat(layers, id, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+        int failure = exists ? EEXIST : 0;
+        if (!exists &&
+            (sp_layer_is_mapped(volume)
+                 ? snapshot_with_limit(layers, id, disk_mb, source) < 0
+                 : make_space(volume, layers, id, disk_mb) < 0 ||
+                       fill(volume, layers, id, uid, source) < 0)) {
+            failure = errno;
+            remove_layer(volume, layers, id);
+        }
+        close(layers);
+        ok = check_made(id, failure, !exists, error);
+    }
+    close(source);
+    return ok;
+}
+
+/* The layer of a volume as a directory; -1 with the error set. */
+static int open_layer(const struct sp_volume *volume, const char *id, GError **error)
+{
+    g_autofree char *path = sp_layer_path(volume, id);
+    int fd = check(id, 1, error) ? open_dir(AT_FDCWD, path) : -1;
+    if (fd < 0 && (error == NULL || *error == NULL)) {
+        sp_error_set_errno(error, errno == ENOENT ? SP_ERROR_NOT_FOUND : SP_ERROR_INTERNAL, errno,
+                           "open layer %s", id);
+    }
+    return fd;
+}
+
+/* The part of a saved layer that is of use; the rest overlayfs makes anew. 0, or -1 with errno. */
+static int copy_out(const struct sp_volume *volume, int layer, uint32_t uid, int dir_fd,
+                    const char *name, int64_t *ret_bytes)
+{
+    struct sp_id_shift shift = shift_of(volume, uid);
+    if (mkdirat(dir_fd, name, 0700) < 0) {
+        return -1;
+    }
+    int to = open_dir(dir_fd, name);
+    int result = to < 0 ? -1 : sp_copy_tree(layer, "upper", to, "upper", &shift, ret_bytes);
+    close_keeping_errno(to);
+    return result;
+}
+
+bool sp_layer_save(const struct sp_volume *volume, const char *id, uint32_t uid, int dir_fd,
+                   const char *name, int64_t *ret_bytes, GError **error)
+{
+    int layer = open_layer(volume, id, error);
+    if (layer < 0) {
+        return false;
+    }
+    int64_t bytes = 0;
+    int result;
+    if (sp_layer_is_mapped(volume)) {
+        result = sp_btrfs_snapshot(dir_fd, name, layer, true);
+        bytes = result < 0 ? 0 : sp_btrfs_subvolume_bytes(dir_fd, name);
+    } else {
+        result = copy_out(volume, layer, uid, dir_fd, name, &bytes);
+    }
+    int failure = result < 0 ? errno : 0;
+    close(layer);
     if (failure != 0) {
-        enum sp_error_code code = failure == EEXIST && !made ? SP_ERROR_CONFLICT
-                                  : failure == ENOSPC        ? SP_ERROR_UNAVAILABLE
-                                                             : SP_ERROR_INTERNAL;
-        sp_error_set_errno(error, code, failure, "make layer %s", id);
+        sp_error_set_errno(error,
+                           failure == ENOSPC || failure == EDQUOT ? SP_ERROR_UNAVAILABLE
+                                                                  : SP_ERROR_INTERNAL,
+                           failure, "save layer %s", id);
+        return false;
+    }
+    *ret_bytes = bytes;
+    return true;
+}
+
+bool sp_layer_sync(const struct sp_volume *volume, const char *id, GError **error)
+{
+    int layer = open_layer(volume, id, error);
+    if (layer < 0) {
+        return false;
+    }
+    /* A tmpfs has nowhere to write to. */
+    int failure = sp_layer_is_mapped(volume) && syncfs(layer) < 0 ? errno : 0;
+    close(layer);
+    if (failure != 0) {
+        sp_error_set_errno(error, SP_ERROR_INTERNAL, failure, "sync layer %s", id);
     }
     return failure == 0;
 }

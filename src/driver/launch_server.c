@@ -88,10 +88,13 @@ static long write_proc(pid_t pid, const char *file, const char *text)
     return n < 0 ? -err : 0;
 }
 
-static long map_ids(pid_t pid, uint32_t first, uint32_t count)
+/* root_too: the host's root is the id after those. */
+static long map_ids(pid_t pid, uint32_t first, uint32_t count, bool root_too)
 {
-    char text[64];
-    g_snprintf(text, sizeof text, "0 %u %u\n", first, count);
+    char text[96];
+    int n = g_snprintf(text, sizeof text, "0 %u %u\n", first, count);
+    if (root_too)
+        g_snprintf(text + n, sizeof text - (size_t)n, "%u 0 1\n", count);
     long r = write_proc(pid, "uid_map", text);
     return r < 0 ? r : write_proc(pid, "gid_map", text);
 }
@@ -144,7 +147,7 @@ static void spawn(struct server *server, const struct sp_plan *plan, struct sp_l
         set_failure(reply, SP_LAUNCH_CLONE, pid);
         return;
     }
-    r = plan->map_count ? map_ids(pid, plan->map_first, plan->map_count) : 0;
+    r = plan->map_count ? map_ids(pid, plan->map_first, plan->map_count, false) : 0;
     int place = SP_LAUNCH_MAP_IDS;
     if (r >= 0) {
         set_go(&launch, SP_GO_RUN);
@@ -177,7 +180,7 @@ static void user_namespace(struct server *server, const struct sp_launch_request
         set_failure(reply, SP_LAUNCH_CLONE, pid);
         return;
     }
-    long r = map_ids(pid, request->first, request->count);
+    long r = map_ids(pid, request->first, request->count, true);
     if (r >= 0) {
         char path[64];
         g_snprintf(path, sizeof path, "/proc/%d/ns/user", (int)pid);

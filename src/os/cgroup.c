@@ -222,17 +222,19 @@ static bool wait_event(const char *dir, const char *key, int want, int64_t until
     }
     bool done = false;
     /* The kernel delays a notification that follows another within 10 ms: look sooner at first. */
-    for (int64_t pause_ms = 1;; pause_ms *= 2) {
+    for (int64_t pause_us = 50;; pause_us *= 2) {
         char text[128];
         ssize_t n = pread(fd, text, sizeof text - 1, 0);
         text[n > 0 ? n : 0] = '\0';
         const char *at = n > 0 ? strstr(text, key) : NULL;
         done = n < 0 || (at && g_ascii_strtoll(at + strlen(key), NULL, 10) == want);
-        int64_t left = until_ms - sp_time_monotonic_ms();
-        if (done || left <= 0)
+        int64_t left_ms = until_ms - sp_time_monotonic_ms();
+        if (done || left_ms <= 0)
             break;
+        int64_t us = MIN(left_ms * 1000, pause_us);
+        const struct timespec wait = {.tv_sec = us / 1000000, .tv_nsec = us % 1000000 * 1000};
         struct pollfd p = {.fd = fd, .events = POLLPRI};
-        poll(&p, 1, (int)MIN(left, pause_ms));
+        ppoll(&p, 1, &wait, NULL);
     }
     close(fd);
     if (!done)
@@ -273,6 +275,21 @@ bool sp_cgroup_freeze(struct sp_cgroup *cgroup, bool frozen, int timeout_ms, GEr
     g_autofree char *dir = dir_in(cgroup, all->v2);
     return sp_cgroup_write(all, dir, "cgroup.freeze", frozen ? "1" : "0", false, error) &&
            wait_event(dir, "frozen ", frozen, until, error);
+}
+
+char *sp_cgroup_freezer_dir(const struct sp_cgroup *cgroup)
+{
+    const struct sp_cgroups *all = cgroup->cgroups;
+    return dir_in(cgroup, all->v2 ? all->v2 : all->freezer);
+}
+
+bool sp_cgroup_is_frozen(const struct sp_cgroup *cgroup)
+{
+    g_autofree char *dir = sp_cgroup_freezer_dir(cgroup);
+    g_autofree char *text =
+        sp_cgroup_read(dir, cgroup->cgroups->v2 ? "cgroup.freeze" : "freezer.state", NULL);
+    /* The other answer of the v1 freezer is THAWED. */
+    return text && (*text == '1' || *text == 'F');
 }
 
 /* Sends SIGKILL to every process listed in dir; *ret_n counts them. */

@@ -97,6 +97,11 @@ int sp_cgroup_open_oom(const struct sp_cgroup *cgroup, GError **error);
 
 /* Stops or continues every process of the group; waits until it is so. */
 bool sp_cgroup_freeze(struct sp_cgroup *cgroup, bool frozen, int timeout_ms, GError **error);
+/* Whether the group is told to be frozen, if it has come to that yet or not; read from the kernel.
+ * False also for a group that does not exist. */
+bool sp_cgroup_is_frozen(const struct sp_cgroup *cgroup);
+/* Path of the group's directory in the hierarchy that freezes it; free with g_free(). */
+char *sp_cgroup_freezer_dir(const struct sp_cgroup *cgroup);
 /* Kills every process of the group and of groups below and waits until none is left. True when
  * the group does not exist. */
 bool sp_cgroup_kill(struct sp_cgroup *cgroup, int timeout_ms, GError **error);

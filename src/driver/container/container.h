@@ -1,10 +1,11 @@
 /*
  * The container tier: Linux namespaces around space-agent, without a runtime program.
  *
- * A sandbox is: a cgroup named by its id, a writable layer (disk/layer.h), an overlay root of that
- * layer on the shared image with the ids of its slot, and one process tree in namespaces of its own
- * whose PID 1 is the agent. In the run directory: instance.ini (driver/record.h), agent.sock, and
- * for a moment on kernels before 6.15 the mount point `lower`.
+ * A sandbox is: a cgroup and a writable layer (disk/layer.h), both named by its id or, when it came
+ * from a pool, by the name it was made under; an overlay root of that layer on the shared image with
+ * the ids of its slot; and one process tree in namespaces of its own whose PID 1 is the agent. In the
+ * run directory: instance.ini (driver/record.h), and for a moment on kernels before 6.15 the mount
+ * points `lower` and `upper`. docs/container.md tells the whole.
  *
  * This header is private to the folder.
  */
@@ -24,6 +25,9 @@
 #define SP_CONTAINER_TIER "container"
 #define SP_CONTAINER_SOCKET "agent.sock"
 #define SP_CONTAINER_LOWER "lower"
+#define SP_CONTAINER_UPPER "upper"
+/* In a saved form (disk/saved.h). */
+#define SP_CONTAINER_SAVED_LAYER "layer"
 #define SP_CONTAINER_AGENT "/dev/.space/agent"
 /* Longest wait for killed processes and for the kernel to release a cgroup. */
 #define SP_CONTAINER_END_MS 10000
@@ -52,6 +56,7 @@ struct sp_container {
     struct sp_instance base;
     char *run_dir;
     int pidfd;
+    struct sp_record record; /* as in run_dir */
 };
 
 /* --- plan.c: pure --- */
@@ -88,9 +93,10 @@ int sp_container_dev_clone(const struct sp_container_dev *dev, GError **error);
 struct sp_container_root {
     const char *image;   /* mount point */
     const char *layer;   /* directory with upper and work */
-    const char *run_dir; /* for `lower` */
+    const char *run_dir; /* for `lower` and `upper` */
     int idmap_fd;
-    bool attach; /* the lower layer is attached while the overlay is made (before Linux 6.15) */
+    bool map_layer; /* the layer holds the ids of inside (sp_layer_is_mapped) */
+    bool attach; /* the layers are attached while the overlay is made (before Linux 6.15) */
 };
 /* The overlay root as a detached mount. Its options, which the sandbox can read in mountinfo, hold
  * no path of the host. -1 on failure. */
@@ -105,6 +111,38 @@ int sp_container_seccomp(struct sp_container_driver *driver, GError **error);
 int sp_container_clone_dev(struct sp_container_driver *driver, GError **error);
 int sp_container_idmap(struct sp_container_driver *driver, unsigned slot, GError **error);
 void sp_container_parts_clear(struct sp_container_driver *driver);
+
+/* --- facts.c: the driver's own group in the record --- */
+
+/* Name of the layer; free with g_free(). */
+char *sp_container_layer_name(const struct sp_record *record);
+void sp_container_set_facts(struct sp_record *record, const char *layer,
+                            const struct sp_shape *shape);
+/* Zeros for an old record. */
+struct sp_shape sp_container_shape(const struct sp_record *record);
+
+/* --- instance.c --- */
+
+/* Takes over pidfd and the content of record. */
+struct sp_container *sp_container_instance_new(struct sp_driver *driver, const char *run_dir,
+                                               int pidfd, struct sp_record *record);
+void sp_container_instance_free(struct sp_instance *instance);
+/* The caller frees the handle; NULL when the host's cgroups cannot be used. */
+struct sp_cgroup *sp_container_cgroup(const struct sp_container *container, GError **error);
+bool sp_container_pause(struct sp_instance *instance, GError **error);
+bool sp_container_resume(struct sp_instance *instance, GError **error);
+bool sp_container_claim(struct sp_instance *instance, const char *id, const char *run_dir,
+                        const char *hostname, GError **error);
+
+/* --- save.c --- */
+
+bool sp_container_can_save_memory(struct sp_driver *driver, char **ret_reason);
+struct sp_saving *sp_container_save_begin(struct sp_instance *instance,
+                                          const struct sp_save_spec *spec, GError **error);
+bool sp_container_save_capture(struct sp_saving *saving, GError **error);
+bool sp_container_save_finish(struct sp_saving *saving, struct sp_saved_result *ret,
+                              sp_step_fn step, void *user, GError **error);
+void sp_container_save_free(struct sp_saving *saving);
 
 /* --- create.c, destroy.c, link.c, probe.c --- */
 

@@ -6,6 +6,7 @@
 #include "base/limits.h"
 #include "base/time.h"
 #include "disk/layer.h"
+#include "disk/saved.h"
 #include "driver/container/container.h"
 #include "os/mount.h"
 
@@ -15,6 +16,7 @@
 struct create {
     struct sp_container_driver *driver;
     const struct sp_driver_spec *spec;
+    const char *name; /* of cgroup and layer */
     struct sp_record record;
     struct sp_cgroup *cgroup;
     struct sp_container_fds fds;
@@ -43,6 +45,22 @@ static bool check_new(const struct sp_driver_spec *spec, GError **error)
     return false;
 }
 
+/* The saved form, if any, is one of this tier that can be used so. */
+static bool check_form(const struct sp_driver_spec *spec, GError **error)
+{
+    if (!spec->saved_dir)
+        return true;
+    struct sp_saved_manifest manifest;
+    if (!sp_saved_load(spec->saved_dir, &manifest, error))
+        return false;
+    bool ok = g_str_equal(manifest.tier, SP_CONTAINER_TIER);
+    if (!ok)
+        g_set_error(error, SP_ERROR, SP_ERROR_FAILED_PRECONDITION,
+                    "create %s: the saved form is of the tier %s", spec->id, manifest.tier);
+    sp_saved_manifest_clear(&manifest);
+    return ok;
+}
+
 /* The intent: everything that will be made can be found from this. */
 static bool record_intent(struct create *c, GError **error)
 {
@@ -50,9 +68,10 @@ static bool record_intent(struct create *c, GError **error)
         .id = g_strdup(c->spec->id),
         .tier = g_strdup(SP_CONTAINER_TIER),
         .template_digest = g_strdup(c->spec->template_digest),
-        .cgroup = g_strdup(c->spec->id),
+        .cgroup = g_strdup(c->name),
         .slot = c->spec->slot,
     };
+    sp_container_set_facts(&c->record, c->name, &c->spec->shape);
     return sp_record_save(c->spec->run_dir, &c->record, error);
 }
 
@@ -82,8 +101,13 @@ static bool make_cgroup(struct create *c, GError **error)
 
 static bool make_layer(struct create *c, GError **error)
 {
-    return sp_layer_create(c->driver->env.volume, c->spec->id, c->spec->shape.disk_mb,
-                           SP_SLOT_UID(c->spec->slot), error);
+    const struct sp_driver_spec *spec = c->spec;
+    struct sp_volume *volume = c->driver->env.volume;
+    uint32_t uid = SP_SLOT_UID(spec->slot);
+    if (!spec->saved_dir)
+        return sp_layer_create(volume, c->name, spec->shape.disk_mb, uid, error);
+    g_autofree char *saved = g_build_filename(spec->saved_dir, SP_CONTAINER_SAVED_LAYER, NULL);
+    return sp_layer_create_from(volume, c->name, spec->shape.disk_mb, uid, saved, error);
 }
 
 static bool make_root(struct create *c, GError **error)
@@ -94,11 +118,12 @@ static bool make_root(struct create *c, GError **error)
     int idmap = image ? sp_container_idmap(driver, c->spec->slot, error) : -1;
     if (idmap < 0)
         return false;
-    g_autofree char *layer = sp_layer_path(driver->env.volume, c->spec->id);
+    g_autofree char *layer = sp_layer_path(driver->env.volume, c->name);
     struct sp_container_root root = {.image = image,
                                      .layer = layer,
                                      .run_dir = c->spec->run_dir,
                                      .idmap_fd = idmap,
+                                     .map_layer = sp_layer_is_mapped(driver->env.volume),
                                      .attach = g_atomic_int_get(&driver->layers_need_attach)};
     GError *first = NULL;
     c->fds.root = sp_container_root_new(&root, &first);
@@ -166,23 +191,21 @@ struct sp_instance *sp_container_create(struct sp_driver *base, const struct sp_
     struct create c = {
         .driver = (struct sp_container_driver *)base,
         .spec = spec,
+        .name = spec->name ? spec->name : spec->id,
         .fds = {.root = -1, .dev = -1, .link = -1, .cgroup = -1, .oom = -1, .seccomp = -1},
         .pidfd = -1,
         .step = step,
         .user = user,
         .last_us = sp_time_monotonic_us(),
     };
-    if (!check_new(spec, error))
+    if (!check_new(spec, error) || !check_form(spec, error))
         return NULL;
     struct sp_container *container = NULL;
     size_t i = 0;
     while (i < G_N_ELEMENTS(stages) && stages[i].run(&c, error))
         report(&c, stages[i++].name);
     if (i == G_N_ELEMENTS(stages)) {
-        container = g_new0(struct sp_container, 1);
-        container->base.driver = base;
-        container->run_dir = g_strdup(spec->run_dir);
-        container->pidfd = sp_steal_fd(&c.pidfd);
+        container = sp_container_instance_new(base, spec->run_dir, sp_steal_fd(&c.pidfd), &c.record);
     } else {
         g_prefix_error(error, "create %s (%s): ", spec->id, stages[i].name);
     }

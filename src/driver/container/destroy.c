@@ -36,9 +36,9 @@ static bool end_processes(struct sp_cgroup *cgroup, const struct sp_record *reco
     return false;
 }
 
-static bool remove_lower(const char *run_dir, GError **error)
+static bool remove_point(const char *run_dir, const char *name, GError **error)
 {
-    g_autofree char *point = g_build_filename(run_dir, SP_CONTAINER_LOWER, NULL);
+    g_autofree char *point = g_build_filename(run_dir, name, NULL);
     if (sp_mount_is_point(point) && !sp_mount_detach(point, error))
         return false;
     if (rmdir(point) == 0 || errno == ENOENT)
@@ -57,8 +57,11 @@ static bool remove_all(struct sp_container_driver *driver, const char *run_dir,
             return false;
         cgroup = sp_cgroup_new(cgroups, record->cgroup);
     }
-    return end_processes(cgroup, record, error) && remove_lower(run_dir, error) &&
-           sp_layer_destroy(driver->env.volume, record->id, error) &&
+    g_autofree char *layer = sp_container_layer_name(record);
+    return end_processes(cgroup, record, error) &&
+           remove_point(run_dir, SP_CONTAINER_LOWER, error) &&
+           remove_point(run_dir, SP_CONTAINER_UPPER, error) &&
+           sp_layer_destroy(driver->env.volume, layer, error) &&
            (!cgroup || sp_cgroup_remove(cgroup, SP_CONTAINER_END_MS, error)) &&
            remove_file(run_dir, SP_CONTAINER_SOCKET, error);
 }
@@ -92,8 +95,6 @@ bool sp_container_destroy(struct sp_driver *base, const char *run_dir, GError **
 struct sp_instance *sp_container_adopt(struct sp_driver *base, const char *run_dir,
                                        bool *ret_paused, GError **error)
 {
-    if (ret_paused)
-        *ret_paused = false;
     struct sp_record record = {0};
     if (!sp_record_load(run_dir, &record, error))
         return NULL;
@@ -106,10 +107,15 @@ struct sp_instance *sp_container_adopt(struct sp_driver *base, const char *run_d
     else
         pidfd = sp_record_open_process(&record, error);
     if (pidfd >= 0) {
-        container = g_new0(struct sp_container, 1);
-        container->base.driver = base;
-        container->run_dir = g_strdup(run_dir);
-        container->pidfd = pidfd;
+        container = sp_container_instance_new(base, run_dir, pidfd, &record);
+        SP_CLEANUP(sp_cgroup_free_p)
+        struct sp_cgroup *cgroup = sp_container_cgroup(container, error);
+        if (!cgroup) {
+            sp_container_instance_free(&container->base);
+            return NULL;
+        }
+        if (ret_paused)
+            *ret_paused = sp_cgroup_is_frozen(cgroup);
     }
     sp_record_clear(&record);
     return container ? &container->base : NULL;

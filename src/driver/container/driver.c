@@ -29,17 +29,6 @@ static int pidfd(struct sp_instance *instance)
     return ((struct sp_container *)instance)->pidfd;
 }
 
-static void instance_free(struct sp_instance *instance)
-{
-    struct sp_container *container = (struct sp_container *)instance;
-    if (!container)
-        return;
-    if (container->pidfd >= 0)
-        close(container->pidfd);
-    g_free(container->run_dir);
-    g_free(container);
-}
-
 static void driver_free(struct sp_driver *base)
 {
     struct sp_container_driver *driver = (struct sp_container_driver *)base;
@@ -61,9 +50,17 @@ static const struct sp_driver_ops ops = {
     .destroy = sp_container_destroy,
     .connect_agent = sp_container_connect,
     .pidfd = pidfd,
+    .pause = sp_container_pause,
+    .resume = sp_container_resume,
+    .can_save_memory = sp_container_can_save_memory,
+    .save_begin = sp_container_save_begin,
+    .save_capture = sp_container_save_capture,
+    .save_finish = sp_container_save_finish,
+    .save_free = sp_container_save_free,
+    .claim = sp_container_claim,
     .max_event_data = MAX_EVENT_DATA,
     .ready_command = SP_READY_COMMAND,
-    .instance_free = instance_free,
+    .instance_free = sp_container_instance_free,
     .driver_free = driver_free,
 };
 

@@ -13,12 +13,14 @@
 #define ID "sbx_01jd0000000000000000000000"
 #define UID 0x50010000u
 
-static void check_shape(const char *path)
+/* mapped: it holds the ids of inside, and 65536 for the host's root. */
+static void check_shape(const char *path, bool mapped)
 {
-    static const struct {
+    const struct {
         const char *name;
         mode_t mode;
-    } folders[] = {{"upper", 0755}, {"work", 0700}};
+        uint32_t owner;
+    } folders[] = {{"upper", 0755, mapped ? 0 : UID}, {"work", 0700, mapped ? 0x10000 : 0}};
     struct stat st;
     g_assert_cmpint(stat(path, &st), ==, 0);
     g_assert_cmpuint(st.st_mode & 07777, ==, 0700);
@@ -27,8 +29,8 @@ static void check_shape(const char *path)
         g_autofree char *folder = g_build_filename(path, folders[i].name, NULL);
         g_assert_cmpint(stat(folder, &st), ==, 0);
         g_assert_cmpuint(st.st_mode & 07777, ==, folders[i].mode);
-        g_assert_cmpuint(st.st_uid, ==, UID);
-        g_assert_cmpuint(st.st_gid, ==, UID);
+        g_assert_cmpuint(st.st_uid, ==, folders[i].owner);
+        g_assert_cmpuint(st.st_gid, ==, folders[i].owner);
     }
 }
 
@@ -44,7 +46,7 @@ static void check_life(struct sp_volume *volume, int full_errno)
     g_assert_error(error, SP_ERROR, SP_ERROR_CONFLICT);
     g_clear_error(&error);
     g_autofree char *path = sp_layer_path(volume, ID);
-    check_shape(path);
+    check_shape(path, sp_layer_is_mapped(volume));
 
     g_autofree char *file = g_build_filename(path, "upper", "file", NULL);
     int failure = 0;
@@ -327,7 +329,7 @@ static void test_failed_create_leaves_nothing(void)
         g_assert_true(sp_layer_create(volume, ID, 16, UID, &error));
         g_assert_false(sp_layer_create(volume, ID, 16, UID, &error));
         g_clear_error(&error);
-        check_shape(path);
+        check_shape(path, sp_layer_is_mapped(volume));
         g_assert_true(sp_layer_destroy(volume, ID, &error));
         g_assert_cmpuint(scratch_mounts(state), ==, mounts);
         sp_volume_close(volume);

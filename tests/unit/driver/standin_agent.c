@@ -18,6 +18,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 static void result(FILE *out, const char *name, long r)
@@ -176,6 +177,91 @@ static void eat(FILE *out)
             line ? (int)strtol(line + 9, NULL, 10) : -1);
 }
 
+/* One of everything that a layer can hold. Of the image: /etc/gone is removed, /home is replaced. */
+static void fill(FILE *out)
+{
+    result(out, "gone", unlink("/etc/gone"));
+    result(out, "opaque", unlink("/home/mine") || rmdir("/home") || mkdir("/home", 0750));
+    write_text(out, "/a", "linked");
+    result(out, "link", link("/a", "/home/b"));
+    result(out, "owner", chown("/a", 1000, 65535));
+    result(out, "setuid", chmod("/a", 06755));
+    result(out, "xattr", setxattr("/a", "user.note", "hello", 5, 0));
+    result(out, "symlink", symlink("nowhere", "/etc/sym"));
+    result(out, "symlink owner", lchown("/etc/sym", 7, 8));
+    result(out, "fifo", mkfifo("/etc/fifo", 0640));
+    int fd = open("/sparse", O_WRONLY | O_CREAT, 0600);
+    result(out, "sparse", pwrite(fd, "end", 3, 20 << 20));
+    close(fd);
+    result(out, "moved", rename("/etc/dir", "/etc/moved")); /* of the image: a redirect */
+}
+
+static void stat_one(FILE *out, const char *path)
+{
+    struct stat st;
+    if (lstat(path, &st) < 0) {
+        result(out, path, -1);
+        return;
+    }
+    fprintf(out, "%s %s %d %d %o %d\n", path,
+            S_ISREG(st.st_mode)   ? "file"
+            : S_ISDIR(st.st_mode) ? "dir"
+            : S_ISLNK(st.st_mode) ? "link"
+                                  : "other",
+            (int)st.st_uid, (int)st.st_gid, (unsigned)st.st_mode & 07777,
+            S_ISDIR(st.st_mode) ? 0 : (int)st.st_nlink);
+}
+
+/* What fill() has made. */
+static void show(FILE *out)
+{
+    static const char *const paths[] = {"/etc/gone",  "/home",     "/home/mine", "/a",
+                                        "/home/b",    "/etc/sym",  "/etc/fifo",  "/sparse",
+                                        "/etc/moved", "/etc/dir", "/etc/moved/x"};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
+        stat_one(out, paths[i]);
+    char text[16] = "";
+    result(out, "xattr", getxattr("/home/b", "user.note", text, sizeof text));
+    struct stat a, b;
+    fprintf(out, "same %d %s\n", stat("/a", &a) == 0 && stat("/home/b", &b) == 0 &&
+                                     a.st_ino == b.st_ino, text);
+    fprintf(out, "blocks %d\n", stat("/sparse", &a) == 0 && a.st_blocks < 100);
+    cat(out, "/a");
+    fputc('\n', out);
+}
+
+/* Writes until something stops it. */
+static void fill_up(FILE *out)
+{
+    static char block[1 << 20];
+    int fd = open("/big", O_WRONLY | O_CREAT, 0600);
+    long n = 0;
+    memset(block, 'x', sizeof block);
+    while (n < 4096 && write(fd, block, sizeof block) == sizeof block)
+        n++;
+    while (write(fd, block, 1) == 1) /* why the last one was short */
+        ;
+    fprintf(out, "%s %s\n", n > 20 && n < 64 ? "limited" : "WRONG", strerrorname_np(errno));
+    close(fd);
+    unlink("/big");
+}
+
+/* A child that counts in memory and writes the number; never ends. */
+static void count(FILE *out)
+{
+    if (fork() == 0) {
+        close_range(3, ~0U, 0);
+        for (unsigned n = 1;; n++) {
+            char text[16];
+            int fd = open("/run/count", O_WRONLY | O_CREAT, 0600);
+            (void)!pwrite(fd, text, (size_t)snprintf(text, sizeof text, "%010u", n), 0);
+            close(fd);
+            usleep(2000);
+        }
+    }
+    fprintf(out, "ok\n");
+}
+
 static void serve(int fd)
 {
     char line[4096];
@@ -203,6 +289,16 @@ static void serve(int fd)
         eat(out);
     else if (strcmp(line, "daemonize") == 0)
         daemonize(out);
+    else if (strcmp(line, "fill") == 0)
+        fill(out);
+    else if (strcmp(line, "fill-up") == 0)
+        fill_up(out);
+    else if (strcmp(line, "show") == 0)
+        show(out);
+    else if (strcmp(line, "stat") == 0)
+        stat_one(out, argument);
+    else if (strcmp(line, "count") == 0)
+        count(out);
     else
         status(out);
     fclose(out);

@@ -164,7 +164,9 @@ static void test_v2(struct fixture *f, gconstpointer data)
     g_assert_true(sp_cgroup_kill(group, 20, &error));
     g_assert_true(sp_cgroup_freeze(group, true, 20, &error));
     expect(f, "root/g/cgroup.freeze", "1");
+    g_assert_true(sp_cgroup_is_frozen(group));
     g_assert_false(sp_cgroup_freeze(group, false, 20, NULL));
+    g_assert_false(sp_cgroup_is_frozen(group)); /* it is told to go on, if it does or not */
     g_assert_no_error(error);
     remove_all(cgroups, group);
 }
@@ -269,7 +271,9 @@ static void test_v1(struct fixture *f, gconstpointer data)
     g_assert_cmpint(sp_cgroup_open_dir(group, &error), ==, -1);
     g_assert_true(sp_cgroup_freeze(group, true, 20, &error));
     expect(f, "freezer/root/g/freezer.state", "FROZEN");
+    g_assert_true(sp_cgroup_is_frozen(group));
     g_assert_true(sp_cgroup_freeze(group, false, 20, &error));
+    g_assert_false(sp_cgroup_is_frozen(group));
     put(f, "cpuacct/root/g/cpuacct.usage", "5000000\n");
     put(f, "memory/root/g/memory.usage_in_bytes", "1\n");
     struct sp_cgroup_usage u;
