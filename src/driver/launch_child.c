@@ -15,11 +15,13 @@
 #include <linux/seccomp.h>
 #include <net/if.h>
 #include <sched.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 
 #include "driver/plan_private.h"
 #include "os/mount.h"
@@ -30,6 +32,7 @@
 #define ROOT_PLACE "/tmp"
 #define ATTR_FLAGS (SP_MOUNT_RO | SP_MOUNT_NOSUID | SP_MOUNT_NODEV | SP_MOUNT_NOEXEC)
 #define HIGH_FD (SP_PLAN_MAX_NUMBER + 1)
+#define LISTEN_BACKLOG 8
 
 /* The stack is not one that the sanitizer knows, and the function never returns to unpoison it. */
 #define CHILD_CODE __attribute__((no_sanitize("address", "undefined")))
@@ -176,7 +179,28 @@ CHILD_CODE static long do_rlimit(const struct sp_step *step)
     return sp_raw(SYS_prlimit64, 0, step->number, &limit, 0);
 }
 
-CHILD_CODE static long do_step(const struct sp_launch *launch, const struct sp_step *step)
+/* Steps run with umask 0: the mode comes from it. */
+CHILD_CODE static long do_listen(struct sp_launch *launch, const char *path)
+{
+    struct sockaddr_un address;
+    address.sun_family = AF_UNIX;
+    unsigned len = 0;
+    do { /* the decoder has not looked at the length */
+        if (len >= sizeof address.sun_path)
+            return -ENAMETOOLONG;
+        address.sun_path[len] = path[len];
+    } while (path[len++]);
+    long fd = sp_raw(SYS_socket, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return fd;
+    launch->listen_fd = (int)fd;
+    sp_raw(SYS_umask, 0177);
+    long r = sp_raw(SYS_bind, fd, &address, offsetof(struct sockaddr_un, sun_path) + len);
+    sp_raw(SYS_umask, 0);
+    return r < 0 ? r : sp_raw(SYS_listen, fd, LISTEN_BACKLOG);
+}
+
+CHILD_CODE static long do_step(struct sp_launch *launch, const struct sp_step *step)
 {
     int fd = step->fd >= 0 ? launch->plan->fds[step->fd].fd : -1;
     switch (step->kind) {
@@ -207,6 +231,8 @@ CHILD_CODE static long do_step(const struct sp_launch *launch, const struct sp_s
         return sp_raw(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
     case SP_STEP_SECCOMP:
         return do_seccomp(launch);
+    case SP_STEP_LISTEN:
+        return do_listen(launch, step->text[0]);
     default:
         return do_mount(step, fd);
     }
@@ -214,8 +240,9 @@ CHILD_CODE static long do_step(const struct sp_launch *launch, const struct sp_s
 
 /* Gives the program its numbers: all sources are first lifted above the target range, so that no
  * target can overwrite a source. */
-CHILD_CODE static long place_fds(const struct sp_plan *plan)
+CHILD_CODE static long place_fds(const struct sp_launch *launch)
 {
+    const struct sp_plan *plan = launch->plan;
     long source[SP_PLAN_MAX_NUMBER + 1];
     for (int i = 0; i <= SP_PLAN_MAX_NUMBER; i++)
         source[i] = -1;
@@ -226,6 +253,14 @@ CHILD_CODE static long place_fds(const struct sp_plan *plan)
         if (r < 0)
             return r;
         source[plan->fds[i].pass_as] = r;
+    }
+    for (unsigned i = 0; i < plan->n_steps; i++) {
+        if (plan->steps[i].kind != SP_STEP_LISTEN)
+            continue;
+        long r = sp_raw(SYS_fcntl, launch->listen_fd, F_DUPFD_CLOEXEC, HIGH_FD);
+        if (r < 0)
+            return r;
+        source[plan->steps[i].number] = r;
     }
     for (int number = 0; number <= 2; number++) {
         if (source[number] >= 0)
@@ -294,7 +329,7 @@ CHILD_CODE void sp_launch_child(void *argument)
     r = drop_capabilities(plan);
     if (r < 0)
         fail(launch, SP_LAUNCH_DROP_CAPABILITIES, r);
-    r = place_fds(plan);
+    r = place_fds(launch);
     if (r < 0)
         fail(launch, SP_LAUNCH_PASS_FDS, r);
     launch->at_exec = 1;

@@ -17,6 +17,7 @@ struct sp_launch {
     int failed_place;   /* step index or enum sp_launch_place, valid with failed_errno */
     int failed_errno;   /* 0: no failure */
     int at_exec;        /* 1: all steps are done */
+    int listen_fd;      /* the child's, of SP_STEP_LISTEN; 0: none */
 };
 
 enum { SP_GO_WAIT, SP_GO_RUN, SP_GO_EXIT };

@@ -2,6 +2,8 @@
 
 #include <sched.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "driver/plan_private.h"
@@ -217,6 +219,15 @@ void sp_plan_pass_fd(struct sp_plan *plan, const char *label, int fd, int number
 void sp_plan_pass_fd_borrowed(struct sp_plan *plan, const char *label, int fd, int number)
 {
     pass(plan, label, fd, number, false);
+}
+
+void sp_plan_listen(struct sp_plan *plan, const char *path, int number)
+{
+    g_assert(number >= 0 && number <= SP_PLAN_MAX_NUMBER);
+    g_assert(strlen(path) < sizeof ((struct sockaddr_un *)NULL)->sun_path);
+    for (unsigned i = 0; i < plan->n_steps; i++)
+        g_assert(plan->steps[i].kind != SP_STEP_LISTEN);
+    add_step(plan, SP_STEP_LISTEN, path, NULL, NULL)->number = number;
 }
 
 void sp_plan_chdir(struct sp_plan *plan, const char *path)

@@ -25,6 +25,7 @@ enum sp_step_kind {
     SP_STEP_CAPABILITIES,
     SP_STEP_NO_NEW_PRIVS,
     SP_STEP_SECCOMP,
+    SP_STEP_LISTEN,
     SP_STEP_N_KINDS,
 };
 

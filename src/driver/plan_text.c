@@ -94,6 +94,9 @@ static void append_step(GString *out, const struct sp_plan *plan, const struct s
     case SP_STEP_CAPABILITIES:
         append_capabilities(out, step->a);
         break;
+    case SP_STEP_LISTEN:
+        g_string_append_printf(out, "listen at %s as fd %d", text[0], step->number);
+        break;
     case SP_STEP_SECCOMP:
         g_string_append_printf(out, "seccomp fd:%s", label);
         break;

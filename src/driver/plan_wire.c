@@ -160,7 +160,7 @@ static const struct {
     [SP_STEP_ROOT_FD] = {0, true}, [SP_STEP_ATTACH] = {1, true},   [SP_STEP_MOUNT] = {2, false},
     [SP_STEP_BIND] = {2, false},   [SP_STEP_REMOUNT] = {1, false}, [SP_STEP_MKDIR] = {1, false},
     [SP_STEP_TOUCH] = {1, false},  [SP_STEP_SYMLINK] = {2, false}, [SP_STEP_HOSTNAME] = {1, false},
-    [SP_STEP_SECCOMP] = {0, true},
+    [SP_STEP_SECCOMP] = {0, true}, [SP_STEP_LISTEN] = {1, false},
 };
 
 static void get_steps(struct reader *in, struct sp_plan *plan)
@@ -170,7 +170,7 @@ static void get_steps(struct reader *in, struct sp_plan *plan)
         struct sp_step *step = &plan->steps[plan->n_steps++];
         step->kind = (enum sp_step_kind)get_int(in, 0, SP_STEP_N_KINDS - 1);
         step->fd = get_int(in, -1, (int)plan->n_fds - 1);
-        step->number = get_int(in, 0, 64);
+        step->number = get_int(in, 0, SP_PLAN_MAX_NUMBER);
         step->a = get_u64(in);
         step->b = get_u64(in);
         for (unsigned t = 0; t < SP_STEP_TEXTS; t++) {

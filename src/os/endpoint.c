@@ -66,24 +66,43 @@ static int connect_until(int fd, const struct sockaddr_un *address, int64_t dead
     return 0;
 }
 
+/* A connection, or -1 with errno. */
+static int connect_new(const struct sockaddr_un *address, int64_t timeout_ms)
+{
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0 || connect_until(fd, address, sp_time_monotonic_ms() + timeout_ms) == 0)
+        return fd;
+    int saved = errno;
+    close(fd);
+    errno = saved;
+    return -1;
+}
+
+static int connect_code(void)
+{
+    return errno == ENOENT || errno == ECONNREFUSED ? SP_ERROR_NOT_FOUND
+           : errno == EAGAIN                        ? SP_ERROR_UNAVAILABLE
+                                                    : SP_ERROR_INTERNAL;
+}
+
 int sp_endpoint_connect(const char *dir, const char *name, int64_t timeout_ms, GError **error)
 {
     struct sockaddr_un address;
-    int fd = -1;
     int dirfd = name_in(dir, name, &address);
-    if (dirfd >= 0)
-        fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd >= 0 && connect_until(fd, &address, sp_time_monotonic_ms() + timeout_ms) == 0) {
-        close(dirfd);
-        return fd;
-    }
-    int code = errno == ENOENT || errno == ECONNREFUSED ? SP_ERROR_NOT_FOUND
-               : errno == EAGAIN                        ? SP_ERROR_UNAVAILABLE
-                                                        : SP_ERROR_INTERNAL;
-    sp_error_set_errno(error, code, errno, "connect to %s/%s", dir, name);
-    if (fd >= 0)
-        close(fd);
+    int fd = dirfd < 0 ? -1 : connect_new(&address, timeout_ms);
+    if (fd < 0)
+        sp_error_set_errno(error, connect_code(), errno, "connect to %s/%s", dir, name);
     if (dirfd >= 0)
         close(dirfd);
-    return -1;
+    return fd;
+}
+
+int sp_endpoint_connect_fd(int file_fd, int64_t timeout_ms, GError **error)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d", file_fd);
+    int fd = connect_new(&address, timeout_ms);
+    if (fd < 0)
+        sp_error_set_errno(error, connect_code(), errno, "connect to the socket");
+    return fd;
 }

@@ -23,7 +23,8 @@
 #include "os/cgroup.h"
 
 #define SP_CONTAINER_TIER "container"
-#define SP_CONTAINER_SOCKET "agent.sock"
+#define SP_CONTAINER_LINK_DIR "/dev/.space/link" /* inside */
+#define SP_CONTAINER_SOCKET "agent"
 #define SP_CONTAINER_LOWER "lower"
 #define SP_CONTAINER_UPPER "upper"
 /* In a saved form (disk/saved.h). */
@@ -66,7 +67,6 @@ struct sp_container {
 struct sp_container_fds {
     int root;   /* detached overlay */
     int dev;    /* detached copy of the /dev template */
-    int link;   /* listening socket */
     int cgroup; /* detached cgroup2 mount */
     int oom;
     int seccomp; /* borrowed */
@@ -153,6 +153,4 @@ struct sp_instance *sp_container_adopt(struct sp_driver *driver, const char *run
 bool sp_container_destroy(struct sp_driver *driver, const char *run_dir, GError **error);
 void sp_container_probe(struct sp_driver *driver, struct sp_tier_status *ret_status);
 
-/* A listening socket at <run_dir>/agent.sock, whatever the length of run_dir. */
-int sp_container_listen(const char *run_dir, GError **error);
 int sp_container_connect(struct sp_instance *instance, GError **error);

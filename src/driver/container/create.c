@@ -147,8 +147,7 @@ static bool start(struct create *c, GError **error)
     if (c->fds.dev < 0)
         return false;
     c->fds.seccomp = sp_container_seccomp(c->driver, error);
-    c->fds.link = c->fds.seccomp < 0 ? -1 : sp_container_listen(c->spec->run_dir, error);
-    if (c->fds.link < 0)
+    if (c->fds.seccomp < 0)
         return false;
     struct rlimit nofile = {.rlim_max = NOFILE_MAX};
     getrlimit(RLIMIT_NOFILE, &nofile);
@@ -156,7 +155,7 @@ static bool start(struct create *c, GError **error)
     struct sp_plan *plan =
         sp_container_plan(c->spec, &c->fds, MIN((uint64_t)nofile.rlim_max, NOFILE_MAX));
     /* They are the plan's now. */
-    c->fds.root = c->fds.dev = c->fds.link = c->fds.cgroup = c->fds.oom = -1;
+    c->fds.root = c->fds.dev = c->fds.cgroup = c->fds.oom = -1;
     return sp_plan_join_cgroup(plan, c->cgroup, error) &&
            sp_launcher_spawn(c->driver->env.launcher, plan, &c->pid, &c->pidfd, error);
 }
@@ -171,7 +170,7 @@ static bool record_process(struct create *c, GError **error)
 
 static void clear(struct create *c)
 {
-    const int fds[] = {c->fds.root, c->fds.dev, c->fds.link, c->fds.cgroup, c->fds.oom, c->pidfd};
+    const int fds[] = {c->fds.root, c->fds.dev, c->fds.cgroup, c->fds.oom, c->pidfd};
     for (size_t i = 0; i < G_N_ELEMENTS(fds); i++)
         if (fds[i] >= 0)
             close(fds[i]);
@@ -192,7 +191,7 @@ struct sp_instance *sp_container_create(struct sp_driver *base, const struct sp_
         .driver = (struct sp_container_driver *)base,
         .spec = spec,
         .name = spec->name ? spec->name : spec->id,
-        .fds = {.root = -1, .dev = -1, .link = -1, .cgroup = -1, .oom = -1, .seccomp = -1},
+        .fds = {.root = -1, .dev = -1, .cgroup = -1, .oom = -1, .seccomp = -1},
         .pidfd = -1,
         .step = step,
         .user = user,

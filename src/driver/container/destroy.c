@@ -62,8 +62,7 @@ static bool remove_all(struct sp_container_driver *driver, const char *run_dir,
            remove_point(run_dir, SP_CONTAINER_LOWER, error) &&
            remove_point(run_dir, SP_CONTAINER_UPPER, error) &&
            sp_layer_destroy(driver->env.volume, layer, error) &&
-           (!cgroup || sp_cgroup_remove(cgroup, SP_CONTAINER_END_MS, error)) &&
-           remove_file(run_dir, SP_CONTAINER_SOCKET, error);
+           (!cgroup || sp_cgroup_remove(cgroup, SP_CONTAINER_END_MS, error));
 }
 
 bool sp_container_destroy(struct sp_driver *base, const char *run_dir, GError **error)

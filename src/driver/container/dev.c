@@ -29,7 +29,7 @@ static const struct {
              {"stderr", "/proc/self/fd/2"},
              {"ptmx", "pts/ptmx"}};
 
-static const char *const dirs[] = {"pts", "shm", ".space"};
+static const char *const dirs[] = {"pts", "shm", ".space", ".space/link"};
 
 static bool fail(const char *name, GError **error)
 {

@@ -55,6 +55,11 @@ static void add_dev_and_run(struct sp_plan *plan, int dev_fd, int64_t memory_mb)
     sp_plan_mkdir(plan, "/run", 0755);
     sp_plan_mount(plan, "tmpfs", "/run", options, SP_MOUNT_NOSUID | SP_MOUNT_NODEV);
     sp_plan_mkdir(plan, "/tmp", 01777);
+    /* The agent's socket is the sandbox's own in every way: of its network namespace and on a mount of
+     * its own. CRIU could not save it otherwise. */
+    sp_plan_mount(plan, "tmpfs", SP_CONTAINER_LINK_DIR, "mode=0700,size=4k,nr_inodes=3",
+                  SP_MOUNT_NOSUID | SP_MOUNT_NODEV | SP_MOUNT_NOEXEC);
+    sp_plan_listen(plan, SP_CONTAINER_LINK_DIR "/" SP_CONTAINER_SOCKET, 3);
 }
 
 static void add_privileges(struct sp_plan *plan, const struct sp_container_fds *fds)
@@ -68,7 +73,6 @@ static void add_agent(struct sp_plan *plan, const struct sp_container_fds *fds)
 {
     const char *argv[5] = {"space-agent", "--link-fd=3"};
     unsigned n = 2;
-    sp_plan_pass_fd(plan, "link", fds->link, 3);
     if (fds->has_cgroup) {
         sp_plan_pass_fd(plan, "cgroup-below", fds->cgroup, 4);
         argv[n++] = "--cgroup-fd=4";

@@ -233,9 +233,6 @@ static void test_half_made(struct fixture *f, gconstpointer data)
         if (stage >= 2 && stage < 4)
             g_assert_true(sp_layer_create(f->volume, box.id, 64, SP_SLOT_UID(10), &error));
         if (stage == 3) {
-            int fd = sp_container_listen(box.run_dir, &error);
-            g_assert_cmpint(fd, >=, 0);
-            close(fd);
             g_autofree char *lower = g_build_filename(box.run_dir, "lower", NULL);
             g_assert_cmpint(mkdir(lower, 0700), ==, 0);
             int mount = sp_mount_new("tmpfs", NULL, 0, &error);

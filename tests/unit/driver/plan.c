@@ -25,7 +25,7 @@ static const struct sp_driver_spec spec = {
     .shape = {.cpus = 1, .memory_mb = 512, .disk_mb = 1024, .pids = 100},
 };
 static const struct sp_container_fds no_fds = {
-    .root = -1, .dev = -1, .link = -1, .cgroup = -1, .oom = -1, .seccomp = -1, .has_cgroup = true};
+    .root = -1, .dev = -1, .cgroup = -1, .oom = -1, .seccomp = -1, .has_cgroup = true};
 
 static void test_container(void)
 {
@@ -74,6 +74,7 @@ static struct sp_plan *all_steps(void)
     sp_plan_capabilities(plan, 0x401);
     sp_plan_become(plan, 1000, 1001);
     sp_plan_no_new_privs(plan);
+    sp_plan_listen(plan, "/run/socket", 9);
     sp_plan_seccomp(plan, "filter", -1);
     sp_plan_pass_fd(plan, "log", -1, 2);
     sp_plan_chdir(plan, "/home");
