@@ -88,7 +88,13 @@ struct sp_operation_row *sp_api_wait(struct sp_api_call *call, const char *opera
 void sp_api_reply_operation(struct sp_api_call *call, const struct sp_operation_row *operation,
                             json_t *extra, int done_status);
 
+/* Counts how long the operation took, if it has just ended well: reports are repeated, and only a
+ * fresh end counts (worker_lifecycle.c). */
+void sp_api_measure(struct sp_api_call *call, const char *operation_id);
+
 /* --- the path's sandbox (sandboxes.c): notes that it was used */
 struct sp_sandbox_row *sp_api_sandbox(struct sp_api_call *call, GError **error);
-/* The same; SP_ERROR_FAILED_PRECONDITION, saying the state, unless it runs. */
+/* A sandbox as the API shows it, with what this server knows beside its row. */
+json_t *sp_api_render_sandbox(struct sp_api_call *call, const struct sp_sandbox_row *sandbox);
+/* sp_api_sandbox(); SP_ERROR_FAILED_PRECONDITION, saying the state, unless it runs. */
 struct sp_sandbox_row *sp_api_running_sandbox(struct sp_api_call *call, GError **error);

@@ -21,7 +21,7 @@ struct sp_metrics {
     GMutex lock; /* a leaf */
     uint32_t requests[MAX_ROUTES][N_STATUS];
     struct histogram durations[MAX_ROUTES];
-    struct histogram creates;
+    struct histogram operations[SP_N_OPERATION_KINDS];
 };
 
 struct sp_metrics *sp_metrics_new(void)
@@ -60,10 +60,10 @@ void sp_metrics_request(struct sp_metrics *m, unsigned route, int status, int64_
     g_mutex_unlock(&m->lock);
 }
 
-void sp_metrics_created(struct sp_metrics *m, int64_t duration_us)
+void sp_metrics_operation(struct sp_metrics *m, enum sp_operation_kind kind, int64_t duration_us)
 {
     g_mutex_lock(&m->lock);
-    observe(&m->creates, duration_us);
+    observe(&m->operations[kind], duration_us);
     g_mutex_unlock(&m->lock);
 }
 
@@ -116,6 +116,13 @@ void sp_metrics_write(struct sp_metrics *m, GString *out)
         write_histogram(out, "space_http_request_duration_seconds", labels, &m->durations[r]);
     }
     g_string_append(out, "# TYPE space_sandbox_create_seconds histogram\n");
-    write_histogram(out, "space_sandbox_create_seconds", "", &m->creates);
+    write_histogram(out, "space_sandbox_create_seconds", "", &m->operations[SP_OPERATION_CREATE]);
+    g_string_append(out, "# TYPE space_operation_seconds histogram\n");
+    for (unsigned k = 0; k < SP_N_OPERATION_KINDS; k++) {
+        if (m->operations[k].count == 0)
+            continue;
+        g_autofree char *labels = g_strdup_printf("kind=\"%s\",", sp_operation_kind_names[k]);
+        write_histogram(out, "space_operation_seconds", labels, &m->operations[k]);
+    }
     g_mutex_unlock(&m->lock);
 }

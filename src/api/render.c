@@ -60,18 +60,22 @@ static json_t *env_keys(const char *env)
     return keys;
 }
 
-/* What the server does not know is null: attachments and CPU time are known to the worker only. */
-static json_t *busy(int64_t sessions)
+/* What the server does not know is null: its worker has not spoken yet, or has fallen silent (it
+ * repeats what is not zero). */
+static json_t *busy(const struct sp_sandbox_row *s, int64_t live_execs, int64_t now_ms)
 {
+    bool fresh = s->activity_at_ms + SP_ACTIVITY_STALE_MS > now_ms;
+    bool attached = s->attached == 0 || (s->attached > 0 && fresh);
+    bool cpu = s->cpu_milli == 0 || (s->cpu_milli > 0 && fresh);
     json_t *o = json_object();
-    set(o, "sessions", json_integer(sessions));
-    set(o, "attached", json_null());
+    set(o, "sessions", json_integer(s->live_sessions + live_execs));
+    set(o, "attached", attached ? json_integer(s->attached) : json_null());
     set(o, "executions", json_integer(0));
-    set(o, "cpu", json_null());
+    set(o, "cpu", cpu ? json_real((double)s->cpu_milli / 1000) : json_null());
     return o;
 }
 
-json_t *sp_render_sandbox(const struct sp_sandbox_row *s, int64_t live_execs)
+json_t *sp_render_sandbox(const struct sp_sandbox_row *s, int64_t live_execs, int64_t now_ms)
 {
     json_t *o = json_object();
     set(o, "id", sp_json_text(s->id));
@@ -95,9 +99,39 @@ json_t *sp_render_sandbox(const struct sp_sandbox_row *s, int64_t live_execs)
     set(o, "on_idle", json_string(sp_on_idle_names[s->on_idle]));
     set(o, "expires_at",
         sp_render_time(s->max_lifetime_ms ? s->created_at_ms + s->max_lifetime_ms : 0));
-    set(o, "busy", busy(s->live_sessions + live_execs));
+    set(o, "busy", busy(s, live_execs, now_ms));
     set(o, "node", sp_json_text(s->node));
     set(o, "parent_snapshot_id", sp_json_text(s->parent_snapshot_id));
+    return o;
+}
+
+static json_t *error_json(const char *code, const char *message)
+{
+    json_t *error = json_object();
+    set(error, "code", sp_json_text(code));
+    set(error, "message", sp_json_text(message));
+    return error;
+}
+
+json_t *sp_render_snapshot(const struct sp_snapshot_row *n)
+{
+    json_t *o = json_object();
+    set(o, "id", sp_json_text(n->id));
+    set(o, "name", sp_json_text(n->name));
+    set(o, "sandbox_id", sp_json_text(n->sandbox_id));
+    set(o, "parent_id", sp_json_text(n->parent_id));
+    set(o, "state", json_string(sp_snapshot_state_names[n->state]));
+    set(o, "memory", json_boolean(n->memory));
+    set(o, "size_bytes", n->ready_at_ms ? json_integer(n->size_bytes) : json_null());
+    set(o, "created_at", sp_render_time(n->created_at_ms));
+    set(o, "isolation", json_string(sp_isolation_names[n->isolation]));
+    set(o, "template", sp_json_text(n->template_ref));
+    set(o, "template_digest", sp_json_text(n->template_digest));
+    set(o, "resources", resources(&n->resources));
+    set(o, "env_keys", env_keys(n->env));
+    set(o, "node", sp_json_text(n->node));
+    if (n->error_code)
+        set(o, "error", error_json(n->error_code, n->error_message));
     return o;
 }
 
@@ -128,12 +162,10 @@ json_t *sp_render_operation(const struct sp_operation_row *op)
     if (op->template_ref)
         set(o, "template", sp_json_text(op->template_ref));
     set(o, "state", json_string(sp_operation_state_names[op->state]));
-    if (op->error_code) {
-        json_t *error = json_object();
-        set(error, "code", sp_json_text(op->error_code));
-        set(error, "message", sp_json_text(op->error_message));
-        set(o, "error", error);
-    }
+    if (op->snapshot_id && op->kind != SP_OPERATION_FORK) /* a fork's own is nobody's business */
+        set(o, "snapshot_id", sp_json_text(op->snapshot_id));
+    if (op->error_code)
+        set(o, "error", error_json(op->error_code, op->error_message));
     set(o, "created_at", sp_render_time(op->created_at_ms));
     set(o, "started_at", sp_render_time(op->started_at_ms));
     set(o, "finished_at", sp_render_time(op->finished_at_ms));

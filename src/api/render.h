@@ -6,7 +6,8 @@
 #include "store/store.h"
 
 /* live_execs: commands of POST …/exec that run now, which are no sessions in the store. */
-json_t *sp_render_sandbox(const struct sp_sandbox_row *sandbox, int64_t live_execs);
+json_t *sp_render_sandbox(const struct sp_sandbox_row *sandbox, int64_t live_execs, int64_t now_ms);
+json_t *sp_render_snapshot(const struct sp_snapshot_row *snapshot);
 json_t *sp_render_operation(const struct sp_operation_row *operation);
 json_t *sp_render_session(const struct sp_session_row *session);
 /* nodes: all, to tell the tiers that the template can be used in. */

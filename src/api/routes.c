@@ -22,6 +22,15 @@
     X(sandbox_get, "GET", "/v1/sandboxes/{}", KEY, NO_BODY)                                        \
     X(sandbox_patch, "PATCH", "/v1/sandboxes/{}", KEY, 256 * KIB)                                  \
     X(sandbox_delete, "DELETE", "/v1/sandboxes/{}", KEY, NO_BODY)                                  \
+    X(sandbox_pause, "POST", "/v1/sandboxes/{}/pause", KEY, NO_BODY)                               \
+    X(sandbox_suspend, "POST", "/v1/sandboxes/{}/suspend", KEY, NO_BODY)                           \
+    X(sandbox_wake, "POST", "/v1/sandboxes/{}/wake", KEY, NO_BODY)                                 \
+    X(sandbox_rollback, "POST", "/v1/sandboxes/{}/rollback", KEY, NO_BODY)                         \
+    X(sandbox_fork, "POST", "/v1/sandboxes/{}/fork", KEY, NO_BODY)                                 \
+    X(snapshot_create, "POST", "/v1/sandboxes/{}/snapshots", KEY, NO_BODY)                         \
+    X(snapshot_list, "GET", "/v1/snapshots", KEY, NO_BODY)                                         \
+    X(snapshot_get, "GET", "/v1/snapshots/{}", KEY, NO_BODY)                                       \
+    X(snapshot_delete, "DELETE", "/v1/snapshots/{}", KEY, NO_BODY)                                 \
     X(operation_get, "GET", "/v1/operations/{}", KEY, NO_BODY)                                     \
     X(operation_list, "GET", "/v1/operations", KEY, NO_BODY)                                       \
     X(session_create, "POST", "/v1/sandboxes/{}/sessions", KEY, 512 * KIB)                         \
@@ -40,6 +49,8 @@
     X(worker_desired, "GET", "/worker/v1/desired", NODE, NO_BODY)                                  \
     X(worker_desired_of, "POST", "/worker/v1/desired_of", NODE, 1024 * KIB)                        \
     X(worker_observed, "POST", "/worker/v1/observed", NODE, 4096 * KIB)                            \
+    X(worker_snapshots, "POST", "/worker/v1/snapshots", NODE, 1024 * KIB)                          \
+    X(worker_activity, "POST", "/worker/v1/activity", NODE, 1024 * KIB)                            \
     X(worker_session_get, "GET", "/worker/v1/sessions/{}", NODE, NO_BODY)                          \
     X(worker_sessions, "POST", "/worker/v1/sessions", NODE, 4096 * KIB)                            \
     X(worker_build, "POST", "/worker/v1/builds/{}", NODE, 8192 * KIB)

@@ -7,10 +7,14 @@
 #include "base/time.h"
 #include "control/placement.h"
 
+json_t *sp_api_render_sandbox(struct sp_api_call *call, const struct sp_sandbox_row *s)
+{
+    return sp_render_sandbox(s, sp_workers_execs(call->api->workers, s->id), sp_time_now_ms());
+}
+
 static json_t *render(struct sp_api_call *call, const void *row)
 {
-    const struct sp_sandbox_row *s = row;
-    return sp_render_sandbox(s, sp_workers_execs(call->api->workers, s->id));
+    return sp_api_render_sandbox(call, row);
 }
 
 static const char *id_of(const void *row)
@@ -45,8 +49,7 @@ struct sp_sandbox_row *sp_api_running_sandbox(struct sp_api_call *call, GError *
 {
     struct sp_sandbox_row *s = sp_api_sandbox(call, error);
     if (s && s->state != SP_STATE_RUNNING) {
-        g_set_error(error, SP_ERROR, SP_ERROR_FAILED_PRECONDITION, "the sandbox is %s, not running",
-                    sp_state_names[s->state]);
+        sp_sandbox_set_not_running(error, s->state);
         g_clear_pointer(&s, sp_sandbox_row_free);
     }
     return s;
@@ -70,6 +73,50 @@ static struct sp_template_row *find_template(struct sp_api_call *call, const cha
     return t;
 }
 
+/* The snapshot of a request, as find_template(). */
+static struct sp_snapshot_row *find_snapshot(struct sp_api_call *call, const char *id,
+                                             GError **error)
+{
+    GError *why = NULL;
+    struct sp_snapshot_row *n =
+        sp_store_snapshot_get(call->api->store, call->key->tenant, id, &why);
+    if (g_error_matches(why, SP_ERROR, SP_ERROR_NOT_FOUND)) {
+        sp_error_set_field(error, "/snapshot_id", "%s", why->message);
+        g_error_free(why);
+    } else if (why) {
+        g_propagate_error(error, why);
+    } else if (n->state != SP_SNAPSHOT_READY) {
+        sp_error_set_code_field(error, SP_ERROR_FAILED_PRECONDITION, "/snapshot_id",
+                                "snapshot %s is %s, not ready", id,
+                                sp_snapshot_state_names[n->state]);
+        g_clear_pointer(&n, sp_snapshot_row_free);
+    }
+    return n;
+}
+
+static bool create_from_snapshot(struct sp_api_call *call, const struct sp_sandbox_request *request,
+                                 struct sp_replay *ret, GError **error)
+{
+    struct sp_store *store = call->api->store;
+    struct sp_snapshot_row *n = find_snapshot(call, request->snapshot_id, error);
+    g_autoptr(GPtrArray) nodes = n ? sp_store_node_list(store, error) : NULL;
+    struct sp_placement placement;
+    bool ok =
+        nodes && sp_place_on(nodes, sp_time_now_ms(), n->node, n->isolation, &placement, error);
+    if (ok) {
+        struct sp_sandbox_new new = {.tenant = call->key->tenant,
+                                     .request = request,
+                                     .node = n->node,
+                                     .template_digest = n->template_digest,
+                                     .isolation = n->isolation,
+                                     .isolation_reason = "as the snapshot",
+                                     .snapshot = n};
+        ok = sp_store_sandbox_create(store, &new, &call->idem, ret, error);
+    }
+    sp_snapshot_row_free(n);
+    return ok;
+}
+
 static bool create(struct sp_api_call *call, const struct sp_sandbox_request *request,
                    struct sp_replay *ret, GError **error)
 {
@@ -78,6 +125,8 @@ static bool create(struct sp_api_call *call, const struct sp_sandbox_request *re
         return false;
     if (ret->found)
         return true;
+    if (request->snapshot_id)
+        return create_from_snapshot(call, request, ret, error);
     struct sp_template_row *t = find_template(call, request->template_ref, error);
     g_autoptr(GPtrArray) nodes = t ? sp_store_node_list(store, error) : NULL;
     struct sp_placement placement;

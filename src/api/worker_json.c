@@ -43,6 +43,15 @@ bool sp_worker_integer(json_t *object, const char *name, bool required, int64_t 
     return true;
 }
 
+bool sp_worker_number(json_t *object, const char *name, double *ret, GError **error)
+{
+    json_t *value = json_object_get(object, name);
+    if (value && !json_is_null(value) && (!json_is_number(value) || json_number_value(value) < 0))
+        return bad(name, "a number of at least 0", error);
+    *ret = json_number_value(value);
+    return true;
+}
+
 bool sp_worker_array(json_t *object, const char *name, json_t **ret, GError **error)
 {
     json_t *value = json_object_get(object, name);

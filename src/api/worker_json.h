@@ -18,6 +18,8 @@ bool sp_worker_text(json_t *object, const char *name, bool required, const char 
                     GError **error);
 bool sp_worker_integer(json_t *object, const char *name, bool required, int64_t *ret,
                        GError **error);
+/* A number of at least 0; absent and null give 0. */
+bool sp_worker_number(json_t *object, const char *name, double *ret, GError **error);
 /* An array of at most SP_WORKER_MAX_ITEMS; borrowed. */
 bool sp_worker_array(json_t *object, const char *name, json_t **ret, GError **error);
 /* The text of a member that is an object or array; NULL when absent. Caller frees. */

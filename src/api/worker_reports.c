@@ -26,20 +26,17 @@ static bool read_observation(json_t *item, struct sp_observation *ret, char **re
     return true;
 }
 
-/* How long the creates took whose operations this report has ended. */
+/* How long the operations took that this report has ended. */
 static void measure(struct sp_api_call *call, const struct sp_observation *seen, unsigned n)
 {
     for (unsigned i = 0; i < n; i++) {
-        if (seen[i].state != SP_STATE_RUNNING)
+        if (seen[i].error_code ||
+            (seen[i].state != SP_STATE_RUNNING && seen[i].state != SP_STATE_PAUSED &&
+             seen[i].state != SP_STATE_SUSPENDED))
             continue;
         struct sp_sandbox_row *s = sp_store_sandbox_get(call->api->store, NULL, seen[i].id, NULL);
-        struct sp_operation_row *op =
-            s ? sp_store_operation_get(call->api->store, NULL, s->operation_id, NULL) : NULL;
-        /* reports are repeated: only a fresh end counts */
-        if (op && op->kind == SP_OPERATION_CREATE && op->state == SP_OPERATION_SUCCEEDED &&
-            sp_time_now_ms() - op->finished_at_ms < 1000)
-            sp_metrics_created(call->api->metrics, (op->finished_at_ms - op->created_at_ms) * 1000);
-        sp_operation_row_free(op);
+        if (s)
+            sp_api_measure(call, s->operation_id);
         sp_sandbox_row_free(s);
     }
 }

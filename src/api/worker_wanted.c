@@ -87,11 +87,14 @@ bool sp_api_worker_register(struct sp_api_call *call, GError **error)
     keep_known_tiers(call->api->store, name, tiers);
     g_autofree char *tiers_text = sp_json_dump(tiers);
     g_autofree char *templates_text = sp_json_dump(templates);
+    json_t *pools = json_object_get(call->body, "pools");
+    g_autofree char *pools_text = json_is_array(pools) ? sp_json_dump(pools) : NULL;
     struct sp_node_row node = {.name = (char *)name,
                                .instance = (char *)instance,
                                .data_url = (char *)data_url,
                                .tiers = tiers_text,
                                .templates = templates_text,
+                               .pools = pools_text,
                                .lease_expires_at_ms = sp_time_now_ms() + LEASE_MS};
     if (!sp_store_node_register(call->api->store, &node, error))
         return false;
@@ -133,6 +136,28 @@ static json_t *sandbox_json(const struct sp_sandbox_row *s)
     json_object_set_new(r, "disk_mb", json_integer(s->resources.disk_mb));
     json_object_set_new(r, "pids", json_integer(s->resources.pids));
     json_object_set_new(o, "resources", r);
+    json_object_set_new(o, "memory", json_boolean(s->suspend_memory));
+    if (s->saved_from)
+        json_object_set_new(o, "saved_from", sp_json_text(s->saved_from));
+    if (s->rollback_generation != 0) {
+        json_t *rollback = json_object();
+        json_object_set_new(rollback, "snapshot_id", sp_json_text(s->rollback_snapshot_id));
+        json_object_set_new(rollback, "generation", json_integer(s->rollback_generation));
+        json_object_set_new(o, "rollback", rollback);
+    }
+    return o;
+}
+
+static json_t *snapshot_json(const struct sp_snapshot_row *n)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "id", sp_json_text(n->id));
+    json_object_set_new(o, "sandbox_id", sp_json_text(n->sandbox_id));
+    json_object_set_new(o, "operation_id",
+                        sp_json_text(n->wanted ? n->operation_id : n->delete_operation_id));
+    json_object_set_new(o, "desired", json_string(n->wanted ? "ready" : "deleted"));
+    json_object_set_new(o, "memory", json_boolean(n->memory));
+    json_object_set_new(o, "durable", json_boolean(n->durable));
     return o;
 }
 
@@ -150,15 +175,18 @@ static json_t *build_json(const struct sp_build_row *b)
 
 static json_t *set_json(const struct sp_desired_set *set)
 {
-    json_t *sandboxes = json_array(), *builds = json_array();
+    json_t *sandboxes = json_array(), *builds = json_array(), *snapshots = json_array();
     for (unsigned i = 0; i < set->sandboxes->len; i++)
         json_array_append_new(sandboxes, sandbox_json(set->sandboxes->pdata[i]));
     for (unsigned i = 0; i < set->builds->len; i++)
         json_array_append_new(builds, build_json(set->builds->pdata[i]));
+    for (unsigned i = 0; i < set->snapshots->len; i++)
+        json_array_append_new(snapshots, snapshot_json(set->snapshots->pdata[i]));
     json_t *o = json_object();
     json_object_set_new(o, "revision", json_integer(set->revision));
     json_object_set_new(o, "sandboxes", sandboxes);
     json_object_set_new(o, "builds", builds);
+    json_object_set_new(o, "snapshots", snapshots);
     return o;
 }
 
@@ -201,8 +229,9 @@ bool sp_api_worker_desired(struct sp_api_call *call, GError **error)
             continue;
         }
         int64_t now = sp_time_monotonic_ms();
-        if (set.sandboxes->len > 0 || set.builds->len > 0 || now >= deadline ||
-            g_atomic_int_get(&call->api->stopping) || sp_http_client_gone(call->http)) {
+        if (set.sandboxes->len > 0 || set.builds->len > 0 || set.snapshots->len > 0 ||
+            now >= deadline || g_atomic_int_get(&call->api->stopping) ||
+            sp_http_client_gone(call->http)) {
             sp_api_reply(call, 200, set_json(&set));
             sp_desired_set_clear(&set);
             return true;

@@ -84,6 +84,18 @@ void sp_error_set_field(GError **error, const char *pointer, const char *format,
     sp_error_get_private(*error)->pointer = g_strdup(pointer);
 }
 
+void sp_error_set_code_field(GError **error, enum sp_error_code code, const char *pointer,
+                             const char *format, ...)
+{
+    if (!error)
+        return;
+    va_list args;
+    va_start(args, format);
+    *error = g_error_new_valist(SP_ERROR, (int)code, format, args);
+    va_end(args);
+    sp_error_get_private(*error)->pointer = g_strdup(pointer);
+}
+
 const char *sp_error_field(const GError *error)
 {
     return error->domain == SP_ERROR ? sp_error_get_private(error)->pointer : NULL;

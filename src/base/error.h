@@ -42,6 +42,9 @@ bool sp_error_code_from_name(const char *name, enum sp_error_code *ret_code);
  * "/resources/cpus"; the message gets no prefix. */
 void sp_error_set_field(GError **error, const char *pointer, const char *format, ...)
     G_GNUC_PRINTF(3, 4);
+/* The same with another code: the value is right, but cannot be had here. */
+void sp_error_set_code_field(GError **error, enum sp_error_code code, const char *pointer,
+                             const char *format, ...) G_GNUC_PRINTF(4, 5);
 /* The JSON pointer of a field error; NULL for all others. Borrowed. */
 const char *sp_error_field(const GError *error);
 /* Puts "/prefix" in front of the pointer of a field error; does nothing for others. */

@@ -32,29 +32,9 @@ bool sp_node_has_template(const struct sp_node_row *node, const char *digest)
     return false;
 }
 
-static void tier_clear(gpointer tier)
-{
-    g_free(((struct sp_tier *)tier)->detail);
-}
-
 GArray *sp_node_tiers(const struct sp_node_row *node)
 {
-    GArray *tiers = g_array_new(FALSE, TRUE, sizeof(struct sp_tier));
-    g_array_set_clear_func(tiers, tier_clear);
-    g_autoptr(json_t) list = sp_json_parse(node->tiers, strlen(node->tiers), NULL);
-    json_t *item;
-    size_t i;
-    json_array_foreach(list, i, item)
-    {
-        struct sp_tier tier = {.available = json_is_true(json_object_get(item, "available")),
-                               .probing = json_is_true(json_object_get(item, "probing"))};
-        const char *name = json_string_value(json_object_get(item, "tier"));
-        if (!sp_isolation_parse(name, &tier.tier))
-            continue; /* a tier of a newer worker */
-        tier.detail = g_strdup(json_string_value(json_object_get(item, "detail")));
-        g_array_append_val(tiers, tier);
-    }
-    return tiers;
+    return sp_tiers_parse(node->tiers);
 }
 
 static bool try_node(const struct sp_node_row *node, enum sp_isolation isolation, bool untrusted,
@@ -92,5 +72,18 @@ bool sp_place(GPtrArray *nodes, int64_t now_ms, enum sp_isolation isolation, boo
         why = g_error_new_literal(SP_ERROR, SP_ERROR_UNAVAILABLE,
                                   "no worker is ready now; try again in some seconds");
     g_propagate_error(error, why);
+    return false;
+}
+
+bool sp_place_on(GPtrArray *nodes, int64_t now_ms, const char *name, enum sp_isolation isolation,
+                 struct sp_placement *ret, GError **error)
+{
+    for (unsigned i = 0; i < nodes->len; i++) {
+        const struct sp_node_row *node = nodes->pdata[i];
+        if (strcmp(node->name, name) == 0 && sp_node_ready(node, now_ms))
+            return try_node(node, isolation, false, ret, error);
+    }
+    g_set_error(error, SP_ERROR, SP_ERROR_UNAVAILABLE,
+                "the snapshot is on node %s, which is not ready now", name);
     return false;
 }

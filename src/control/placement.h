@@ -22,6 +22,10 @@ const struct sp_node_row *sp_place_any(GPtrArray *nodes, int64_t now_ms);
  * tier is not. */
 bool sp_place(GPtrArray *nodes, int64_t now_ms, enum sp_isolation isolation, bool untrusted,
               const char *template_digest, struct sp_placement *ret, GError **error);
+/* The node of that name: what starts from a snapshot is made where the snapshot is, in its tier.
+ * SP_ERROR_UNAVAILABLE while the node is not ready. */
+bool sp_place_on(GPtrArray *nodes, int64_t now_ms, const char *name, enum sp_isolation isolation,
+                 struct sp_placement *ret, GError **error);
 /* Whether the digest is in the node's list of templates. */
 bool sp_node_has_template(const struct sp_node_row *node, const char *digest);
 /* The tiers of a node as registered, struct sp_tier each. Free with g_array_unref(). */

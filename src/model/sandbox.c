@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/ids.h"
 #include "base/time.h"
 #include "model/template.h"
 #include "wire/agent_msg.h"
@@ -33,11 +34,13 @@ static const struct sp_json_field network_table[] = {
     {NULL},
 };
 static const struct sp_json_field request_table[] = {
-    {"template", SP_JSON_STRING, AT(template_ref), 1, 160},
-    {"snapshot_id", SP_JSON_RAW, AT(snapshot_id)},
-    {"isolation", SP_JSON_ENUM, AT(isolation), .choices = sp_isolation_names},
-    {"untrusted", SP_JSON_BOOL, AT(untrusted)},
-    {"resources", SP_JSON_OBJECT, AT(resources), .sub = resources_table},
+    {"template", SP_JSON_STRING, AT(template_ref), 1, 160, .present_offset = AT(template_set)},
+    {"snapshot_id", SP_JSON_STRING, AT(snapshot_id), 1, 64},
+    {"isolation", SP_JSON_ENUM, AT(isolation), .choices = sp_isolation_names,
+     .present_offset = AT(isolation_set)},
+    {"untrusted", SP_JSON_BOOL, AT(untrusted), .present_offset = AT(untrusted_set)},
+    {"resources", SP_JSON_OBJECT, AT(resources), .sub = resources_table,
+     .present_offset = AT(resources_set)},
     {"env", SP_JSON_STRING_MAP, AT(env), 0, MAX_ENV},
     {"metadata", SP_JSON_STRING_MAP, AT(metadata), 0, MAX_METADATA},
     {"network", SP_JSON_OBJECT, 0, .sub = network_table},
@@ -143,13 +146,13 @@ bool sp_check_user(const char *user, const char *at, GError **error)
     return ok;
 }
 
-static bool check_name(const char *name, GError **error)
+bool sp_check_name(const char *name, const char *at, GError **error)
 {
-    bool ok = true;
+    bool ok = !name || (*name && strlen(name) <= 63);
     for (const char *c = name; c && *c; c++)
         ok = ok && (g_ascii_islower(*c) || g_ascii_isdigit(*c) || (*c == '-' && c != name));
     if (!ok)
-        sp_error_set_field(error, "/name", "name must match [a-z0-9][a-z0-9-]{0,62}");
+        sp_error_set_field(error, at, "name must match [a-z0-9][a-z0-9-]{0,62}");
     return ok;
 }
 
@@ -163,22 +166,38 @@ static bool check_network(char *const *allow, GError **error)
     return false;
 }
 
+/* A snapshot is of one template, tier and shape. */
+static bool check_snapshot(const struct sp_sandbox_request *r, GError **error)
+{
+    if (!r->snapshot_id)
+        return true;
+    const char *at = r->template_set    ? "/template"
+                     : r->isolation_set ? "/isolation"
+                     : r->untrusted_set ? "/untrusted"
+                     : r->resources_set ? "/resources"
+                                        : NULL;
+    if (at) {
+        sp_error_set_field(error, at, "%s comes from the snapshot; leave it out", at + 1);
+        return false;
+    }
+    if (!sp_id_valid(r->snapshot_id, "snp")) {
+        sp_error_set_field(error, "/snapshot_id", "there is no snapshot %s", r->snapshot_id);
+        return false;
+    }
+    return true;
+}
+
 static bool check_request(const struct sp_sandbox_request *r, GError **error)
 {
     struct sp_template_ref ref;
-    if (r->snapshot_id) {
-        g_set_error_literal(error, SP_ERROR, SP_ERROR_UNSUPPORTED,
-                            "snapshot_id: this version has no snapshots; start from a template");
-        return false;
-    }
     if (!sp_template_ref_parse(r->template_ref, &ref)) {
         sp_error_set_field(error, "/template",
                            "template must be name:tag or sha256:<64 hex digits>");
         return false;
     }
-    return check_name(r->name, error) && sp_check_user(r->user, "/user", error) &&
-           sp_check_env(r->env, "/env", error) && check_metadata(r->metadata, error) &&
-           check_network(r->network_allow, error);
+    return check_snapshot(r, error) && sp_check_name(r->name, "/name", error) &&
+           sp_check_user(r->user, "/user", error) && sp_check_env(r->env, "/env", error) &&
+           check_metadata(r->metadata, error) && check_network(r->network_allow, error);
 }
 
 bool sp_sandbox_request_decode(json_t *body, struct sp_sandbox_request *ret, GError **error)
@@ -208,7 +227,7 @@ void sp_sandbox_request_clear(struct sp_sandbox_request *request)
 bool sp_sandbox_patch_decode(json_t *body, struct sp_sandbox_patch *ret, GError **error)
 {
     struct sp_sandbox_patch p = {.deny_private = true};
-    if (!sp_json_decode(body, patch_table, &p, error) || !check_name(p.name, error) ||
+    if (!sp_json_decode(body, patch_table, &p, error) || !sp_check_name(p.name, "/name", error) ||
         !check_metadata(p.metadata, error) || !check_network(p.network_allow, error)) {
         sp_sandbox_patch_clear(&p);
         return false;

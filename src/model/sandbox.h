@@ -67,18 +67,21 @@ struct sp_sandbox_request {
     char **metadata;               /* strv "k=v" */
     char **network_allow;          /* empty: a list with hosts is refused as unsupported for now */
     struct sp_resources resources; /* cpus in whole thousandths */
-    json_t *snapshot_id;           /* always NULL: refused as unsupported until snapshots exist */
-    int isolation;                 /* enum sp_isolation */
-    int on_idle;                   /* enum sp_on_idle */
+    char *snapshot_id; /* to start from, of the right form; NULL: the template. It brings its own
+                        * template, tier and resources: those here are then without meaning */
+    int isolation;     /* enum sp_isolation */
+    int on_idle;       /* enum sp_on_idle */
     bool untrusted, deny_private;
+    bool template_set, isolation_set, untrusted_set, resources_set;
     bool idle_timeout_set, max_lifetime_set;
     int64_t idle_timeout_ms, max_lifetime_ms; /* max_lifetime_ms 0: none */
 };
 
 /* Decodes and checks the body (unknown fields and values out of range name the field). Defaults: 1
  * CPU, 512 MB memory, 2048 MB disk, 128 pids, isolation auto, template seed:latest, idle timeout 6
- * h. What is right but not there yet (network.allow with hosts, snapshot_id) is
- * SP_ERROR_UNSUPPORTED. */
+ * h. With snapshot_id, what the snapshot decides (template, isolation, untrusted, resources) may not
+ * be given too. What is right but not there yet (network.allow with hosts) is SP_ERROR_UNSUPPORTED.
+ */
 bool sp_sandbox_request_decode(json_t *body, struct sp_sandbox_request *ret, GError **error);
 void sp_sandbox_request_clear(struct sp_sandbox_request *request);
 
@@ -99,3 +102,5 @@ void sp_sandbox_patch_clear(struct sp_sandbox_patch *patch);
 /* Checks shared with the session request. at is the JSON pointer that an error names ("/env"). */
 bool sp_check_env(char *const *env, const char *at, GError **error);
 bool sp_check_user(const char *user, const char *at, GError **error);
+/* A label: [a-z0-9][a-z0-9-]{0,62}; NULL is fine. */
+bool sp_check_name(const char *name, const char *at, GError **error);

@@ -9,6 +9,7 @@ void sp_desired_set_clear(struct sp_desired_set *set)
 {
     g_clear_pointer(&set->sandboxes, g_ptr_array_unref);
     g_clear_pointer(&set->builds, g_ptr_array_unref);
+    g_clear_pointer(&set->snapshots, g_ptr_array_unref);
 }
 
 static bool read_revision(struct sp_db_tx *tx, int64_t *ret, GError **error)
@@ -47,6 +48,18 @@ static GPtrArray *read_builds(struct sp_db_tx *tx, const char *node, int64_t aft
     return got < 0 ? NULL : g_steal_pointer(&list);
 }
 
+static GPtrArray *read_snapshots(struct sp_db_tx *tx, const char *node, int64_t after,
+                                 GError **error)
+{
+    return sp_snapshot_rows_read(
+        sp_db_query(tx, error,
+                    SP_SNAPSHOT_SELECT
+                    "WHERE n.node = $1 AND n.revision > $2 AND (n.state = 'creating' OR"
+                    " (n.wanted = 'deleted' AND n.deleted_at = 0)) ORDER BY n.revision",
+                    "ti", node, after),
+        error);
+}
+
 bool sp_store_desired(struct sp_store *store, const char *node, int64_t after,
                       struct sp_desired_set *ret, GError **error)
 {
@@ -58,13 +71,17 @@ bool sp_store_desired(struct sp_store *store, const char *node, int64_t after,
     set.sandboxes = sp_sandbox_rows_read(
         sp_db_query(tx, error,
                     SP_SANDBOX_SELECT
-                    "WHERE s.node = $1 AND s.revision > $2 AND s.state <> 'deleted'"
-                    " ORDER BY s.revision",
+                    "WHERE s.node = $1 AND s.revision > $2 AND s.state <> 'deleted' AND NOT"
+                    " (s.state = 'creating' AND s.desired_state <> 'deleted' AND EXISTS"
+                    " (SELECT 1 FROM snapshots n WHERE n.id = s.saved_from"
+                    " AND n.state = 'creating')) ORDER BY s.revision",
                     "ti", node, after),
         error);
     if (set.sandboxes)
         set.builds = read_builds(tx, node, after, error);
-    if (!set.builds) {
+    if (set.builds)
+        set.snapshots = read_snapshots(tx, node, after, error);
+    if (!set.snapshots) {
         sp_desired_set_clear(&set);
         return false;
     }

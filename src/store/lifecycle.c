@@ -1,4 +1,4 @@
-/* Deleting a sandbox: the one change of desired state that the API offers yet. */
+/* Deleting a sandbox: it wins over everything that is under way. */
 #include <string.h>
 
 #include "base/error.h"
@@ -26,19 +26,24 @@ static bool find_delete(struct sp_db_tx *tx, const struct sp_sandbox_row *sandbo
 }
 
 bool sp_tx_sandbox_delete(struct sp_db_tx *tx, const struct sp_sandbox_row *sandbox,
-                          const char *reason, char ret_operation_id[SP_ID_MAX], GError **error)
+                          const char *reason, char ret_operation_id[SP_ID_MAX], GPtrArray *topics,
+                          GError **error)
 {
     int64_t revision;
+    static const char why[] = "the sandbox was deleted before the operation ended";
     struct sp_operation_new op = {.tenant = sandbox->tenant,
                                   .sandbox_id = sandbox->id,
                                   .kind = SP_OPERATION_DELETE,
                                   .generation = sandbox->generation + 1};
+    sp_topics_add(topics, sandbox->operation_id); /* who waits for what was under way */
+    sp_topics_add_node(topics, sandbox->node);
     /* Whatever was under way can not succeed any more. */
-    if (!sp_db_run(tx, NULL, error,
+    if (!sp_tx_snapshots_abandon(tx, sandbox->id, "conflict", why, topics, error) ||
+        !sp_db_run(tx, NULL, error,
                    "UPDATE operations SET state = 'failed', error_code = 'conflict',"
-                   " error_message = 'the sandbox was deleted before the operation ended',"
-                   " finished_at = $2 WHERE sandbox_id = $1 AND state IN ('pending', 'running')",
-                   "ti", sandbox->id, sp_time_now_ms()) ||
+                   " error_message = $3, finished_at = $2"
+                   " WHERE sandbox_id = $1 AND state IN ('pending', 'running')",
+                   "tit", sandbox->id, sp_time_now_ms(), why) ||
         !sp_tx_bump_revision(tx, &revision, error) ||
         !sp_tx_operation_insert(tx, &op, ret_operation_id, error))
         return false;
@@ -51,7 +56,7 @@ bool sp_tx_sandbox_delete(struct sp_db_tx *tx, const struct sp_sandbox_row *sand
 
 static bool delete_in(struct sp_db_tx *tx, const char *tenant, const char *id, const char *reason,
                       const struct sp_idempotency *idem, char ret_operation_id[SP_ID_MAX],
-                      struct sp_sandbox_row **ret_before, GError **error)
+                      struct sp_sandbox_row **ret_before, GPtrArray *topics, GError **error)
 {
     struct sp_replay replay;
     if (!sp_tx_replay_find(tx, idem, &replay, error) || !sp_tx_sandbox(tx, id, ret_before, error))
@@ -64,7 +69,7 @@ static bool delete_in(struct sp_db_tx *tx, const char *tenant, const char *id, c
     if (!find_delete(tx, s, ret_operation_id, error))
         return false;
     if (ret_operation_id[0] == '\0' &&
-        !sp_tx_sandbox_delete(tx, s, reason, ret_operation_id, error))
+        !sp_tx_sandbox_delete(tx, s, reason, ret_operation_id, topics, error))
         return false;
     return replay.found || sp_tx_replay_record(tx, idem, id, ret_operation_id, error);
 }
@@ -78,13 +83,12 @@ bool sp_store_sandbox_delete(struct sp_store *store, const char *tenant, const c
         return false;
     struct sp_sandbox_row *before = NULL;
     char operation_id[SP_ID_MAX];
-    bool ok = delete_in(tx, tenant, id, reason, idem, operation_id, &before, error) &&
+    g_autoptr(GPtrArray) topics = sp_topics_new();
+    bool ok = delete_in(tx, tenant, id, reason, idem, operation_id, &before, topics, error) &&
               sp_db_commit_auto(&tx, error);
     if (ok) {
-        g_autofree char *topic = sp_store_node_topic(before->node);
-        sp_store_publish(store, topic);
-        sp_store_publish(store, before->operation_id); /* who waits for what was under way */
-        sp_store_publish(store, SP_TOPIC_CONTROLLER);
+        sp_topics_add(topics, SP_TOPIC_CONTROLLER);
+        sp_topics_publish(store, topics);
         g_strlcpy(ret_operation_id, operation_id, SP_ID_MAX);
     }
     sp_sandbox_row_free(before);

@@ -5,8 +5,8 @@
 #include "store/internal.h"
 
 #define SELECT                                                                                     \
-    "SELECT name, instance, data_url, tiers, templates, registered_at, lease_expires_at FROM "     \
-    "nodes "
+    "SELECT name, instance, data_url, tiers, templates, registered_at, lease_expires_at,"          \
+    " pools FROM nodes "
 
 void sp_node_row_free(struct sp_node_row *node)
 {
@@ -17,6 +17,7 @@ void sp_node_row_free(struct sp_node_row *node)
     g_free(node->data_url);
     g_free(node->tiers);
     g_free(node->templates);
+    g_free(node->pools);
     g_free(node);
 }
 
@@ -30,6 +31,7 @@ static struct sp_node_row *from_row(struct sp_db_rows *rows)
     node->templates = g_strdup(sp_db_text(rows, 4));
     node->registered_at_ms = sp_db_int(rows, 5);
     node->lease_expires_at_ms = sp_db_int(rows, 6);
+    node->pools = g_strdup(sp_db_text(rows, 7));
     return node;
 }
 
@@ -83,12 +85,14 @@ bool sp_store_node_register(struct sp_store *store, const struct sp_node_row *no
         return false;
     if (!sp_db_run(tx, NULL, error,
                    "INSERT INTO nodes (name, instance, data_url, tiers, templates, registered_at,"
-                   " lease_expires_at) VALUES ($1, $2, $3, $4, $5, $6, $7)"
+                   " lease_expires_at, pools) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)"
                    " ON CONFLICT (name) DO UPDATE SET instance = excluded.instance,"
                    " data_url = excluded.data_url, tiers = excluded.tiers,"
-                   " templates = excluded.templates, lease_expires_at = excluded.lease_expires_at",
-                   "tttttii", node->name, node->instance, node->data_url, node->tiers,
-                   node->templates, sp_time_now_ms(), node->lease_expires_at_ms) ||
+                   " templates = excluded.templates, lease_expires_at = excluded.lease_expires_at,"
+                   " pools = excluded.pools",
+                   "tttttiit", node->name, node->instance, node->data_url, node->tiers,
+                   node->templates, sp_time_now_ms(), node->lease_expires_at_ms,
+                   node->pools ? node->pools : "[]") ||
         !sp_db_commit_auto(&tx, error))
         return false;
     for (unsigned i = 0; i < topics->len; i++)

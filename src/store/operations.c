@@ -4,7 +4,7 @@
 
 #define SELECT                                                                                     \
     "SELECT id, tenant, kind, state, sandbox_id, build_id, template, generation, error_code,"      \
-    " error_message, steps, created_at, started_at, finished_at FROM operations "
+    " error_message, steps, created_at, started_at, finished_at, snapshot_id FROM operations "
 
 void sp_operation_row_free(struct sp_operation_row *operation)
 {
@@ -15,6 +15,7 @@ void sp_operation_row_free(struct sp_operation_row *operation)
     g_free(operation->sandbox_id);
     g_free(operation->build_id);
     g_free(operation->template_ref);
+    g_free(operation->snapshot_id);
     g_free(operation->error_code);
     g_free(operation->error_message);
     g_free(operation->steps);
@@ -38,6 +39,7 @@ static struct sp_operation_row *from_row(struct sp_db_rows *rows)
     op->created_at_ms = sp_db_int(rows, 11);
     op->started_at_ms = sp_db_int(rows, 12);
     op->finished_at_ms = sp_db_int(rows, 13);
+    op->snapshot_id = g_strdup(sp_db_text(rows, 14));
     return op;
 }
 
@@ -90,11 +92,11 @@ bool sp_tx_operation_insert(struct sp_db_tx *tx, const struct sp_operation_new *
     sp_id_new("op", ret_id);
     return sp_db_run(tx, NULL, error,
                      "INSERT INTO operations (id, tenant, kind, state, sandbox_id, build_id,"
-                     " template, generation, created_at)"
-                     " VALUES ($1, $2, $3, 'pending', $4, $5, $6, $7, $8)",
-                     "ttttttii", ret_id, op->tenant, sp_operation_kind_names[op->kind],
+                     " template, generation, created_at, snapshot_id)"
+                     " VALUES ($1, $2, $3, 'pending', $4, $5, $6, $7, $8, $9)",
+                     "ttttttiit", ret_id, op->tenant, sp_operation_kind_names[op->kind],
                      op->sandbox_id, op->build_id, op->template_ref, op->generation,
-                     sp_time_now_ms());
+                     sp_time_now_ms(), op->snapshot_id);
 }
 
 bool sp_tx_operation_end(struct sp_db_tx *tx, const char *id, const char *error_code,

@@ -22,6 +22,9 @@ void sp_sandbox_row_free(struct sp_sandbox_row *s)
     g_free(s->isolation_reason);
     g_free(s->user);
     g_free(s->parent_snapshot_id);
+    g_free(s->saved_from);
+    g_free(s->head_snapshot_id);
+    g_free(s->rollback_snapshot_id);
     g_free(s->env);
     g_free(s->metadata);
     g_free(s->network);
@@ -72,6 +75,14 @@ struct sp_sandbox_row *sp_sandbox_row_read(struct sp_db_rows *rows)
     s->started_at_ms = sp_db_int(rows, c++);
     s->last_active_at_ms = sp_db_int(rows, c++);
     s->deleted_at_ms = sp_db_int(rows, c++);
+    s->suspend_memory = sp_db_int(rows, c++) != 0;
+    s->saved_from = g_strdup(sp_db_text(rows, c++));
+    s->head_snapshot_id = g_strdup(sp_db_text(rows, c++));
+    s->rollback_snapshot_id = g_strdup(sp_db_text(rows, c++));
+    s->rollback_generation = sp_db_int(rows, c++);
+    s->attached = sp_db_int(rows, c++);
+    s->cpu_milli = sp_db_int(rows, c++);
+    s->activity_at_ms = sp_db_int(rows, c++);
     s->live_sessions = sp_db_int(rows, c++);
     return s;
 }
@@ -95,6 +106,21 @@ bool sp_tx_sandbox(struct sp_db_tx *tx, const char *id, struct sp_sandbox_row **
     if (got < 0)
         return false;
     *ret = got > 0 ? sp_sandbox_row_read(rows) : NULL;
+    return true;
+}
+
+bool sp_tx_sandbox_live(struct sp_db_tx *tx, const char *tenant, const char *id,
+                        struct sp_sandbox_row **ret, GError **error)
+{
+    struct sp_sandbox_row *s = NULL;
+    if (!sp_tx_sandbox(tx, id, &s, error))
+        return false;
+    if (!s || s->state == SP_STATE_DELETED || (tenant && strcmp(tenant, s->tenant) != 0)) {
+        sp_sandbox_row_free(s);
+        g_set_error(error, SP_ERROR, SP_ERROR_NOT_FOUND, "there is no sandbox %s", id);
+        return false;
+    }
+    *ret = s;
     return true;
 }
 
@@ -127,31 +153,103 @@ static char *network_text(char *const *allow, bool deny_private)
     return sp_json_dump(network);
 }
 
-static bool insert(struct sp_db_tx *tx, const struct sp_sandbox_new *new, const char *id,
-                   const char *operation_id, int64_t revision, GError **error)
+/* The metadata table, which filters use, from the column's JSON. */
+static bool index_metadata(struct sp_db_tx *tx, const char *id, const char *metadata,
+                           GError **error)
 {
-    const struct sp_sandbox_request *r = new->request;
-    g_autofree char *env = map_text(r->env);
-    g_autofree char *metadata = map_text(r->metadata);
-    g_autofree char *network = network_text(r->network_allow, r->deny_private);
-    int64_t now = sp_time_now_ms();
+    g_autoptr(json_t) map = sp_json_parse(metadata, strlen(metadata), NULL);
+    const char *name;
+    json_t *value;
+    json_object_foreach(map, name, value)
+    {
+        if (!sp_db_run(tx, NULL, error,
+                       "INSERT INTO sandbox_metadata (sandbox_id, name, value) VALUES ($1, $2, $3)",
+                       "ttt", id, name, json_string_value(value)))
+            return false;
+    }
+    return true;
+}
+
+bool sp_tx_sandbox_insert(struct sp_db_tx *tx, const struct sp_sandbox_insert *r, GError **error)
+{
     return sp_db_run(
                tx, NULL, error,
                "INSERT INTO sandboxes (id, tenant, name, node, state, desired_state, generation,"
                " revision, operation_id, template, template_digest, isolation, isolation_reason,"
                " cpus_milli, memory_mb, disk_mb, pids, user_name, env, metadata, network,"
-               " idle_timeout_ms, on_idle, max_lifetime_ms, created_at, last_active_at)"
+               " idle_timeout_ms, on_idle, max_lifetime_ms, created_at, last_active_at,"
+               " parent_snapshot_id, head_snapshot_id, saved_from, fork_snapshot_id)"
                " VALUES ($1, $2, $3, $4, 'creating', 'running', 1, $5, $6, $7, $8, $9, $10, $11,"
-               " $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $22)",
+               " $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $22, $23, $23, $24, $25)",
                "ttttittttt"
                "iiiitttt"
-               "itii",
-               id, new->tenant, r->name, new->node, revision, operation_id, r->template_ref,
-               new->template_digest, sp_isolation_names[new->isolation], new->isolation_reason,
-               (int64_t)(r->resources.cpus * 1000 + 0.5), r->resources.memory_mb,
-               r->resources.disk_mb, r->resources.pids, r->user, env, metadata, network,
-               r->idle_timeout_ms, sp_on_idle_names[r->on_idle], r->max_lifetime_ms, now) &&
-           put_metadata(tx, id, r->metadata, error);
+               "itii"
+               "ttt",
+               r->id, r->tenant, r->name, r->node, r->revision, r->operation_id, r->template_ref,
+               r->template_digest, sp_isolation_names[r->isolation], r->isolation_reason,
+               (int64_t)(r->resources->cpus * 1000 + 0.5), r->resources->memory_mb,
+               r->resources->disk_mb, r->resources->pids, r->user, r->env, r->metadata, r->network,
+               r->idle_timeout_ms, sp_on_idle_names[r->on_idle], r->max_lifetime_ms,
+               sp_time_now_ms(), r->parent_snapshot_id, r->saved_from, r->fork_snapshot_id) &&
+           index_metadata(tx, r->id, r->metadata, error);
+}
+
+/* The snapshot's variables and over them those of the request. */
+static char *env_over(const char *below, char *const *env)
+{
+    g_autoptr(json_t) map = sp_json_parse(below, strlen(below), NULL);
+    g_autoptr(json_t) over = sp_json_from_map(env);
+    if (!json_is_object(map))
+        return sp_json_dump(over);
+    json_object_update(map, over);
+    return sp_json_dump(map);
+}
+
+/* The snapshot may have gone since the caller has read it. */
+static bool still_ready(struct sp_db_tx *tx, const struct sp_snapshot_row *seen, GError **error)
+{
+    struct sp_snapshot_row *now = NULL;
+    if (!seen)
+        return true;
+    if (!sp_tx_snapshot(tx, seen->id, &now, error))
+        return false;
+    bool ready = now && now->state == SP_SNAPSHOT_READY && now->wanted;
+    if (!ready)
+        g_set_error(error, SP_ERROR, SP_ERROR_FAILED_PRECONDITION, "snapshot %s is %s, not ready",
+                    seen->id, now ? sp_snapshot_state_names[now->state] : "deleted");
+    sp_snapshot_row_free(now);
+    return ready;
+}
+
+static bool insert(struct sp_db_tx *tx, const struct sp_sandbox_new *new,
+                   const struct sp_replay *ids, int64_t revision, GError **error)
+{
+    const struct sp_sandbox_request *r = new->request;
+    const struct sp_snapshot_row *from = new->snapshot;
+    g_autofree char *env = from ? env_over(from->env, r->env) : map_text(r->env);
+    g_autofree char *metadata = map_text(r->metadata);
+    g_autofree char *network = network_text(r->network_allow, r->deny_private);
+    struct sp_sandbox_insert row = {.id = ids->resource_id,
+                                    .operation_id = ids->operation_id,
+                                    .tenant = new->tenant,
+                                    .node = new->node,
+                                    .revision = revision,
+                                    .name = r->name,
+                                    .template_ref = from ? from->template_ref : r->template_ref,
+                                    .template_digest = new->template_digest,
+                                    .isolation = new->isolation,
+                                    .isolation_reason = new->isolation_reason,
+                                    .resources = from ? &from->resources : &r->resources,
+                                    .user = from && !r->user ? from->user : r->user,
+                                    .env = env,
+                                    .metadata = metadata,
+                                    .network = network,
+                                    .idle_timeout_ms = r->idle_timeout_ms,
+                                    .on_idle = r->on_idle,
+                                    .max_lifetime_ms = r->max_lifetime_ms,
+                                    .parent_snapshot_id = from ? from->id : NULL,
+                                    .saved_from = from ? from->id : NULL};
+    return sp_tx_sandbox_insert(tx, &row, error);
 }
 
 bool sp_store_sandbox_create(struct sp_store *store, const struct sp_sandbox_new *sandbox,
@@ -169,12 +267,13 @@ bool sp_store_sandbox_create(struct sp_store *store, const struct sp_sandbox_new
     sp_id_new("sbx", replay.resource_id);
     struct sp_operation_new op = {.tenant = sandbox->tenant,
                                   .sandbox_id = replay.resource_id,
+                                  .snapshot_id = sandbox->snapshot ? sandbox->snapshot->id : NULL,
                                   .kind = SP_OPERATION_CREATE,
                                   .generation = 1};
     int64_t revision;
-    if (!sp_tx_bump_revision(tx, &revision, error) ||
+    if (!still_ready(tx, sandbox->snapshot, error) || !sp_tx_bump_revision(tx, &revision, error) ||
         !sp_tx_operation_insert(tx, &op, replay.operation_id, error) ||
-        !insert(tx, sandbox, replay.resource_id, replay.operation_id, revision, error) ||
+        !insert(tx, sandbox, &replay, revision, error) ||
         !sp_tx_replay_record(tx, idem, replay.resource_id, replay.operation_id, error) ||
         !sp_db_commit_auto(&tx, error))
         return false;
@@ -208,6 +307,13 @@ struct sp_sandbox_row *sp_store_sandbox_get(struct sp_store *store, const char *
         g_clear_pointer(&s, sp_sandbox_row_free);
     }
     return s;
+}
+
+void sp_sandbox_set_not_running(GError **error, enum sp_state state)
+{
+    bool wake = state == SP_STATE_PAUSED || state == SP_STATE_SUSPENDED;
+    g_set_error(error, SP_ERROR, SP_ERROR_FAILED_PRECONDITION, "the sandbox is %s, not running%s",
+                sp_state_names[state], wake ? "; wake it first (POST …/wake)" : "");
 }
 
 GPtrArray *sp_store_sandbox_list(struct sp_store *store, const struct sp_sandbox_filter *filter,
@@ -271,14 +377,13 @@ bool sp_store_sandbox_patch(struct sp_store *store, const char *tenant, const ch
         return false;
     if (replay.found)
         return true;
-    if (!sp_tx_sandbox(tx, id, &s, error))
+    if (!sp_tx_sandbox_live(tx, tenant, id, &s, error))
         return false;
-    bool found = s && s->state != SP_STATE_DELETED && (!tenant || strcmp(tenant, s->tenant) == 0);
-    bool deleting = s && s->desired == SP_DESIRED_DELETED;
+    bool deleting = s->desired == SP_DESIRED_DELETED;
     sp_sandbox_row_free(s);
-    if (!found || deleting) {
-        g_set_error(error, SP_ERROR, found ? SP_ERROR_FAILED_PRECONDITION : SP_ERROR_NOT_FOUND,
-                    found ? "sandbox %s is being deleted" : "there is no sandbox %s", id);
+    if (deleting) {
+        g_set_error(error, SP_ERROR, SP_ERROR_FAILED_PRECONDITION, "sandbox %s is being deleted",
+                    id);
         return false;
     }
     if (!update_patch(tx, id, patch, error) || !sp_tx_replay_record(tx, idem, id, "", error) ||

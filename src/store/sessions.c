@@ -69,8 +69,7 @@ static bool sandbox_runs(struct sp_db_tx *tx, const char *tenant, const char *id
     if (!found)
         g_set_error(error, SP_ERROR, SP_ERROR_NOT_FOUND, "there is no sandbox %s", id);
     else if (!runs)
-        g_set_error(error, SP_ERROR, SP_ERROR_FAILED_PRECONDITION, "the sandbox is %s, not running",
-                    sp_state_names[s->state]);
+        sp_sandbox_set_not_running(error, s->state);
     sp_sandbox_row_free(s);
     return runs;
 }

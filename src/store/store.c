@@ -123,3 +123,12 @@ bool sp_tx_bump_revision(struct sp_db_tx *tx, int64_t *ret, GError **error)
     *ret = sp_db_int(rows, 0);
     return true;
 }
+
+bool sp_tx_count(struct sp_db_tx *tx, const char *sql, const char *id, int64_t *ret, GError **error)
+{
+    SP_DB_ROWS_AUTO *rows = sp_db_query(tx, error, sql, "t", id);
+    if (!rows || sp_db_next(rows, error) != 1)
+        return false;
+    *ret = sp_db_int(rows, 0);
+    return true;
+}

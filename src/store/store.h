@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "base/ids.h"
+#include "model/change.h"
 #include "model/operation.h"
 #include "model/sandbox.h"
 #include "model/session.h"
@@ -90,27 +91,39 @@ void sp_store_replay_release(struct sp_store *store, const struct sp_idempotency
 struct sp_sandbox_row {
     char *id, *tenant, *name, *node, *state_reason, *operation_id;
     char *template_ref, *template_digest, *isolation_reason, *user, *parent_snapshot_id;
+    char *saved_from;           /* snapshot that it is being made from, until it runs; NULL: none */
+    char *head_snapshot_id;     /* durable snapshot that it has come from last; NULL: none */
+    char *rollback_snapshot_id; /* of the last rollback; NULL: none */
     char *env, *metadata, *network; /* JSON */
     enum sp_state state;
     enum sp_desired desired;
     enum sp_isolation isolation;
     int on_idle;
+    bool suspend_memory; /* of the wanted, or last, suspend */
     int64_t generation, revision;
+    int64_t rollback_generation; /* 0: none */
     struct sp_resources resources;
     int64_t idle_timeout_ms, max_lifetime_ms;
     int64_t created_at_ms, started_at_ms, last_active_at_ms, deleted_at_ms;
     int64_t live_sessions; /* command sessions in state running */
+    /* As its worker said last; -1: not known. cpu_milli: thousandths of a percent of one core. */
+    int64_t attached, cpu_milli;
+    int64_t activity_at_ms; /* when it said so */
 };
 void sp_sandbox_row_free(struct sp_sandbox_row *sandbox);
 
+struct sp_snapshot_row;
 struct sp_sandbox_new {
     const char *tenant;
     const struct sp_sandbox_request *request;
     const char *node, *template_digest, *isolation_reason;
     enum sp_isolation isolation;
+    /* To start from, NULL: the template. Template, tier, resources and what the request does not
+     * say of user and environment are the snapshot's then. */
+    const struct sp_snapshot_row *snapshot;
 };
 /* Writes sandbox, operation and idempotency record in one transaction, or finds the earlier ones.
- */
+ * With a snapshot that is not ready any more: SP_ERROR_FAILED_PRECONDITION. */
 bool sp_store_sandbox_create(struct sp_store *store, const struct sp_sandbox_new *sandbox,
                              const struct sp_idempotency *idem, struct sp_replay *ret,
                              GError **error);
@@ -120,6 +133,8 @@ struct sp_sandbox_row *sp_store_sandbox_get(struct sp_store *store, const char *
 /* The same, but finds a finally deleted one until it is purged. */
 struct sp_sandbox_row *sp_store_sandbox_get_any(struct sp_store *store, const char *tenant,
                                                 const char *id, GError **error);
+/* SP_ERROR_FAILED_PRECONDITION: what needs a running sandbox; it says what to do. */
+void sp_sandbox_set_not_running(GError **error, enum sp_state state);
 #define SP_MAX_METADATA_FILTERS 8
 struct sp_sandbox_filter {
     const char *tenant;
@@ -146,9 +161,106 @@ void sp_store_sandbox_touch(struct sp_store *store, const struct sp_sandbox_row 
 /* Number of sandboxes in each state that are not deleted: fills SP_N_STATES numbers. */
 bool sp_store_sandbox_counts(struct sp_store *store, int64_t *ret_counts, GError **error);
 
+/* --- pause, suspend, wake, rollback (transition.c); the rules are in model/change.h */
+struct sp_change_new {
+    enum sp_change change;   /* PAUSE, SUSPEND, WAKE or ROLLBACK */
+    bool memory;             /* SUSPEND: keep it */
+    const char *snapshot_id; /* ROLLBACK */
+};
+/* Writes the desired state and an operation, or finds the operation that answers (a repetition, or
+ * nothing is to be done). SP_ERROR_CONFLICT: names the operation under way. SP_ERROR_FAILED_
+ * PRECONDITION: names the state. SP_ERROR_UNSUPPORTED about /memory: not in its tier. About
+ * /snapshot_id: there is none of this sandbox. */
+bool sp_store_sandbox_change(struct sp_store *store, const char *tenant, const char *id,
+                             const struct sp_change_new *change, const struct sp_idempotency *idem,
+                             char ret_operation_id[SP_ID_MAX], GError **error);
+
+/* --- snapshots (snapshots.c, snapshot_reports.c) and forks (fork.c) */
+enum sp_snapshot_state {
+    SP_SNAPSHOT_CREATING,
+    SP_SNAPSHOT_READY,
+    SP_SNAPSHOT_FAILED,
+    SP_SNAPSHOT_DELETING,
+    SP_SNAPSHOT_DELETED,
+    SP_N_SNAPSHOT_STATES,
+};
+extern const char *const sp_snapshot_state_names[SP_N_SNAPSHOT_STATES + 1];
+struct sp_snapshot_row {
+    char *id, *tenant, *name, *sandbox_id, *parent_id, *node;
+    char *operation_id, *delete_operation_id; /* NULL: none */
+    char *template_ref, *template_digest, *user;
+    char *env; /* JSON; secrets may be in it */
+    char *error_code, *error_message;
+    enum sp_snapshot_state state;
+    enum sp_isolation isolation;
+    struct sp_resources resources;
+    bool memory, durable;
+    bool wanted; /* false: nothing of it is to stay */
+    int64_t revision, size_bytes;
+    int64_t created_at_ms, ready_at_ms, deleted_at_ms;
+};
+void sp_snapshot_row_free(struct sp_snapshot_row *snapshot);
+/* A snapshot of the sandbox as it is now, with its operation; it is ready when its worker says so.
+ * Errors as of sp_store_sandbox_change(). */
+bool sp_store_snapshot_create(struct sp_store *store, const char *tenant, const char *sandbox_id,
+                              const struct sp_snapshot_request *request,
+                              const struct sp_idempotency *idem, struct sp_replay *ret,
+                              GError **error);
+/* Those that are deleted, or of a fork, are not found; a failed one is, for a day. */
+struct sp_snapshot_row *sp_store_snapshot_get(struct sp_store *store, const char *tenant,
+                                              const char *id, GError **error);
+struct sp_snapshot_filter {
+    const char *tenant, *sandbox_id, *before_id; /* sandbox_id NULL: of all */
+    unsigned limit;
+};
+/* Of struct sp_snapshot_row, newest first: those that are being made, ready or being deleted. */
+GPtrArray *sp_store_snapshot_list(struct sp_store *store, const struct sp_snapshot_filter *filter,
+                                  GError **error);
+/* SP_ERROR_CONFLICT while a sandbox is being made from it or rolled back to it. One that is being
+ * taken is given up. Repeated: the same operation, as with sandboxes. What came from it comes from
+ * its parent then. */
+bool sp_store_snapshot_delete(struct sp_store *store, const char *tenant, const char *id,
+                              const struct sp_idempotency *idem, char ret_operation_id[SP_ID_MAX],
+                              GError **error);
+/* Number of durable snapshots in each state: fills SP_N_SNAPSHOT_STATES numbers. */
+bool sp_store_snapshot_counts(struct sp_store *store, int64_t *ret_counts, GError **error);
+struct sp_snapshot_report {
+    const char *id;
+    enum sp_snapshot_state state; /* READY, FAILED or DELETED */
+    bool memory_set, memory;
+    int64_t size_bytes;
+    const char *error_code, *error_message; /* NULL: none */
+    const char *steps;                      /* JSON array or NULL */
+};
+/* Applies reports that fit. */
+bool sp_store_snapshot_report(struct sp_store *store, const char *node,
+                              const struct sp_snapshot_report *reports, unsigned n, GError **error);
+
+struct sp_fork_child {
+    char sandbox_id[SP_ID_MAX], operation_id[SP_ID_MAX];
+};
+/* Children, their operations and the snapshot that they are made from, in one transaction.
+ * *ret_children: struct sp_fork_child each; an earlier request's when it is repeated. */
+bool sp_store_sandbox_fork(struct sp_store *store, const char *tenant, const char *id,
+                           const struct sp_fork_request *request, const struct sp_idempotency *idem,
+                           GArray **ret_children, GError **error);
+
+/* --- activity (activity.c) */
+struct sp_activity {
+    const char *id;
+    int64_t attached, cpu_milli;
+};
+/* Above it a sandbox is in use: 5 % of a core. */
+#define SP_BUSY_CPU_MILLI 5000
+/* What a worker said of running sandboxes; one that is in use counts as used now. */
+bool sp_store_activity(struct sp_store *store, const char *node, const struct sp_activity *items,
+                       unsigned n, GError **error);
+/* How long a worker's word about activity counts, when it does not repeat it. */
+#define SP_ACTIVITY_STALE_MS 60000
+
 /* --- operations (operations.c) */
 struct sp_operation_row {
-    char *id, *tenant, *sandbox_id, *build_id, *template_ref;
+    char *id, *tenant, *sandbox_id, *build_id, *template_ref, *snapshot_id;
     char *error_code, *error_message;
     char *steps; /* JSON, as the worker sent it */
     enum sp_operation_kind kind;
@@ -210,6 +322,7 @@ bool sp_store_session_report(struct sp_store *store, const char *node,
 struct sp_node_row {
     char *name, *instance, *data_url;
     char *tiers, *templates; /* JSON arrays as registered */
+    char *pools;             /* the same; NULL counts as [] */
     int64_t registered_at_ms, lease_expires_at_ms;
 };
 void sp_node_row_free(struct sp_node_row *node);
@@ -232,9 +345,11 @@ struct sp_desired_set {
     int64_t revision;
     GPtrArray *sandboxes; /* of struct sp_sandbox_row */
     GPtrArray *builds;    /* of struct sp_build_row, unfinished */
+    GPtrArray *snapshots; /* of struct sp_snapshot_row, to be taken or to be removed */
 };
 void sp_desired_set_clear(struct sp_desired_set *set);
-/* Rows of the node changed after the revision; 0: all that are not finally deleted. */
+/* Rows of the node changed after the revision; 0: all that are not finally deleted. A sandbox that
+ * waits for its snapshot is not among them; its revision is raised when the snapshot is ready. */
 bool sp_store_desired(struct sp_store *store, const char *node, int64_t after,
                       struct sp_desired_set *ret, GError **error);
 /* The rows of these ids, deleted ones too; what is not in the answer is unknown. */
@@ -247,8 +362,10 @@ struct sp_observation {
     const char *id;
     int64_t generation;
     enum sp_state state;
-    const char *reason, *error_code, *error_message; /* NULL: none */
-    const char *steps;                               /* JSON array or NULL */
+    const char *reason;
+    /* With a state running, paused or suspended: the wanted change has failed, and it is so. */
+    const char *error_code, *error_message; /* NULL: none */
+    const char *steps;                      /* JSON array or NULL */
     int64_t started_at_ms;                           /* 0: now */
 };
 /* Applies reports that fit; the others are ignored without an error (see docs/worker-protocol.md).
@@ -298,11 +415,11 @@ bool sp_store_build_report(struct sp_store *store, const char *id,
 /* --- housekeeping (sweep.c) */
 struct sp_sweep_result {
     int64_t next_at_ms; /* when something may be due again */
-    int64_t timed_out, expired, purged;
+    int64_t timed_out, expired, purged; /* expired: also those that were paused or suspended */
 };
 /* Refused with SP_ERROR_FAILED_PRECONDITION while another server holds SP_LEASE_CONTROLLER.
- * Ends operations that are overdue, deletes sandboxes whose max_lifetime or (with on_idle delete)
- * idle time is over, forgets idempotency records after 24 h and deleted rows 24 h after their end.
+ * Ends operations that are overdue, deletes sandboxes whose max_lifetime is over, carries out on_idle
+ * for those whose idle time is over (idle.c), removes forks' snapshots that no child needs, forgets idempotency records after 24 h and deleted rows 24 h after their end.
  */
 bool sp_store_sweep(struct sp_store *store, int64_t now_ms, struct sp_sweep_result *ret,
                     GError **error);

@@ -78,32 +78,27 @@ GPtrArray *sp_store_template_list(struct sp_store *store, const char *after_ref,
     return got < 0 ? NULL : g_steal_pointer(&list);
 }
 
-static bool count(struct sp_db_tx *tx, const char *sql, const char *digest, int64_t *ret,
-                  GError **error)
-{
-    SP_DB_ROWS_AUTO *rows = sp_db_query(tx, error, sql, "t", digest);
-    if (!rows || sp_db_next(rows, error) != 1)
-        return false;
-    *ret = sp_db_int(rows, 0);
-    return true;
-}
-
-/* The image goes with its last name, unless sandboxes use it. */
+/* The image goes with its last name, unless sandboxes or snapshots use it. */
 static bool drop_image(struct sp_db_tx *tx, const char *digest, GError **error)
 {
-    int64_t names, users;
-    if (!count(tx, "SELECT COUNT(*) FROM template_tags WHERE digest = $1", digest, &names, error))
+    int64_t names, sandboxes, snapshots;
+    if (!sp_tx_count(tx, "SELECT COUNT(*) FROM template_tags WHERE digest = $1", digest, &names,
+                     error))
         return false;
     if (names > 0)
         return true;
-    if (!count(tx,
-               "SELECT COUNT(*) FROM sandboxes WHERE template_digest = $1 AND state <> 'deleted'",
-               digest, &users, error))
+    if (!sp_tx_count(
+            tx, "SELECT COUNT(*) FROM sandboxes WHERE template_digest = $1 AND state <> 'deleted'",
+            digest, &sandboxes, error) ||
+        !sp_tx_count(tx,
+                     "SELECT COUNT(*) FROM snapshots WHERE template_digest = $1 AND deleted_at = 0",
+                     digest, &snapshots, error))
         return false;
-    if (users > 0) {
+    if (sandboxes + snapshots > 0) {
         g_set_error(error, SP_ERROR, SP_ERROR_FAILED_PRECONDITION,
-                    "the template is in use by %" G_GINT64_FORMAT " sandbox%s", users,
-                    users == 1 ? "" : "es");
+                    "the template is in use by %" G_GINT64_FORMAT " sandbox%s and %" G_GINT64_FORMAT
+                    " snapshot%s",
+                    sandboxes, sandboxes == 1 ? "" : "es", snapshots, snapshots == 1 ? "" : "s");
         return false;
     }
     return sp_db_run(tx, NULL, error, "DELETE FROM template_images WHERE digest = $1", "t", digest);
@@ -116,6 +111,8 @@ static bool drop_image(struct sp_db_tx *tx, const char *digest, GError **error)
     " AND NOT EXISTS (SELECT 1 FROM template_images i WHERE i.digest = $1)"                        \
     " AND NOT EXISTS (SELECT 1 FROM sandboxes s WHERE s.template_digest = $1"                      \
     " AND s.state <> 'deleted')"                                                                   \
+    " AND NOT EXISTS (SELECT 1 FROM snapshots n WHERE n.template_digest = $1"                      \
+    " AND n.deleted_at = 0)"                                                                       \
     " AND NOT EXISTS (SELECT 1 FROM builds p WHERE p.state IN ('pending', 'running'))"
 
 char **sp_store_templates_deleted(struct sp_store *store, char *const *digests, GError **error)
@@ -126,7 +123,7 @@ char **sp_store_templates_deleted(struct sp_store *store, char *const *digests, 
         return NULL;
     for (; *digests; digests++) {
         int64_t builds;
-        if (!count(tx, DELETED, *digests, &builds, error))
+        if (!sp_tx_count(tx, DELETED, *digests, &builds, error))
             return NULL;
         if (builds > 0)
             g_strv_builder_add(deleted, *digests);

@@ -87,6 +87,46 @@ static const char *const initial[] = {
     NULL,
 };
 
+/* Pause, suspend, wake, snapshots, forks, rollback; what the workers say about activity and pools.
+ * attached and cpu_milli (thousandths of a percent of a core): -1 is "not known". */
+static const char *const lifecycle[] = {
+    "ALTER TABLE sandboxes ADD COLUMN suspend_memory BIGINT NOT NULL DEFAULT 1",
+    "ALTER TABLE sandboxes ADD COLUMN saved_from TEXT",
+    "ALTER TABLE sandboxes ADD COLUMN fork_snapshot_id TEXT",
+    "ALTER TABLE sandboxes ADD COLUMN head_snapshot_id TEXT",
+    "ALTER TABLE sandboxes ADD COLUMN rollback_snapshot_id TEXT",
+    "ALTER TABLE sandboxes ADD COLUMN rollback_generation BIGINT NOT NULL DEFAULT 0",
+    "ALTER TABLE sandboxes ADD COLUMN attached BIGINT NOT NULL DEFAULT -1",
+    "ALTER TABLE sandboxes ADD COLUMN cpu_milli BIGINT NOT NULL DEFAULT -1",
+    "ALTER TABLE sandboxes ADD COLUMN activity_at BIGINT NOT NULL DEFAULT 0",
+    "ALTER TABLE sandboxes ADD COLUMN idle_not_before BIGINT NOT NULL DEFAULT 0",
+    "CREATE INDEX sandboxes_saved_from ON sandboxes (saved_from)",
+    "CREATE INDEX sandboxes_fork ON sandboxes (fork_snapshot_id, id)",
+
+    "ALTER TABLE operations ADD COLUMN snapshot_id TEXT",
+    "CREATE INDEX operations_snapshot ON operations (snapshot_id)",
+    "ALTER TABLE nodes ADD COLUMN pools TEXT NOT NULL DEFAULT '[]'",
+
+    /* wanted: ready, deleted. durable 0: a fork's own, which no user sees. operation_id: of its
+     * making; a fork's has none. deleted_at: when its node had nothing of it any more. */
+    "CREATE TABLE snapshots ("
+    " id TEXT PRIMARY KEY, tenant TEXT NOT NULL, name TEXT, sandbox_id TEXT NOT NULL,"
+    " parent_id TEXT, node TEXT NOT NULL, memory BIGINT NOT NULL, durable BIGINT NOT NULL,"
+    " state TEXT NOT NULL, wanted TEXT NOT NULL, revision BIGINT NOT NULL, operation_id TEXT,"
+    " delete_operation_id TEXT, isolation TEXT NOT NULL, template TEXT NOT NULL,"
+    " template_digest TEXT NOT NULL, cpus_milli BIGINT NOT NULL, memory_mb BIGINT NOT NULL,"
+    " disk_mb BIGINT NOT NULL, pids BIGINT NOT NULL, user_name TEXT, env TEXT NOT NULL,"
+    " size_bytes BIGINT NOT NULL DEFAULT 0, error_code TEXT, error_message TEXT,"
+    " created_at BIGINT NOT NULL, ready_at BIGINT NOT NULL DEFAULT 0,"
+    " deleted_at BIGINT NOT NULL DEFAULT 0)",
+    "CREATE INDEX snapshots_tenant ON snapshots (tenant, id)",
+    "CREATE INDEX snapshots_node ON snapshots (node, revision)",
+    "CREATE INDEX snapshots_sandbox ON snapshots (sandbox_id, state)",
+    "CREATE INDEX snapshots_parent ON snapshots (parent_id)",
+    "CREATE INDEX snapshots_digest ON snapshots (template_digest, deleted_at)",
+    NULL,
+};
+
 /* Which server does what only one may do (leases.c). */
 static const char *const leases[] = {
     "CREATE TABLE leases ("
@@ -96,6 +136,7 @@ static const char *const leases[] = {
 
 const struct sp_migration sp_migrations[] = {
     {1, initial},
+    {2, lifecycle},
     {3, leases},
     {0, NULL},
 };

@@ -76,9 +76,9 @@ static void test_expiry(struct fixture *f, gconstpointer data)
     g_assert_true(sp_store_session_report(f->store, NULL, &running, 1, NULL));
 
     g_assert_cmpint(sweep(f, HOUR - MINUTE).expired, ==, 0);
-    g_assert_cmpint(sweep(f, HOUR + MINUTE).expired, ==, 2);
+    g_assert_cmpint(sweep(f, HOUR + MINUTE).expired, ==, 3);
     static const enum sp_desired wanted[] = {SP_DESIRED_DELETED, SP_DESIRED_DELETED,
-                                             SP_DESIRED_RUNNING, SP_DESIRED_RUNNING};
+                                             SP_DESIRED_RUNNING, SP_DESIRED_PAUSED};
     for (size_t i = 0; i < G_N_ELEMENTS(ids); i++) {
         struct sp_sandbox_row *s = fixture_sandbox(f, ids[i]);
         g_assert_cmpint(s->desired, ==, wanted[i]);
