@@ -34,7 +34,6 @@ struct up_options {
     char *agent;
     char *guest_dir;
     int64_t volume_max_mb;
-    struct sp_pool_options pool;
 };
 
 #define OFFSET(member) offsetof(struct up_options, member)
@@ -60,7 +59,6 @@ const struct sp_option sp_up_options[] = {
      "another kernel and modules for microVMs", 0},
     {"volume-max-mb", 0, SP_OPTION_INT, OFFSET(volume_max_mb), "MB",
      "largest size of the data volume when it is made", 1},
-    SP_OPTIONS_POOL(struct up_options, pool),
     {"fake-driver", 0, SP_OPTION_FLAG, OFFSET(fake_driver), NULL, "for tests: no real sandboxes",
      0},
     SP_OPTION_HELP,
@@ -120,9 +118,7 @@ static int run_up(const struct up_options *o, int ready_fd)
 {
     g_autoptr(GError) error = NULL;
     g_autofree char *database = NULL;
-    struct sp_pool_numbers pool;
-    if (!sp_pool_options_read(&o->pool, &pool, &error) ||
-        !sp_database_asked(o->database, o->database_file, &database, &error))
+    if (!sp_database_asked(o->database, o->database_file, &database, &error))
         return sp_output_error(error);
     struct sp_up_config config = {.state = o->state ? o->state : SP_STATE_DIR_DEFAULT,
                                   .api = o->api ? o->api : SP_UP_API_DEFAULT,
@@ -132,7 +128,6 @@ static int run_up(const struct up_options *o, int ready_fd)
                                   .agent = o->agent,
                                   .guest_dir = o->guest_dir,
                                   .volume_max_mb = o->volume_max_mb,
-                                  .pool = o->pool,
                                   .log_stderr = o->log_stderr,
                                   .fake_driver = o->fake_driver};
     struct sp_up up = {0};
