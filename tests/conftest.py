@@ -31,7 +31,7 @@ def pytest_configure(config):
 def installation():
     """A running `space up` with the seed template built; stopped, and all of it taken down, at the end."""
     state = pathlib.Path(os.environ.get("SPACE_TEST_STATE", BUILD / "e2e-state"))
-    inst = Installation(BUILD, state)
+    inst = Installation(BUILD, state, failpoints=True)
     inst.up()
     try:
         inst.ensure_template("seed", ROOT / "templates" / "seed")

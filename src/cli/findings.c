@@ -56,12 +56,14 @@ static enum word server_says(const struct sp_facts *facts, const char *id)
 {
     if (!facts->server_answers)
         return NOT_ASKED;
-    if (json_object_get(facts->sandboxes, id) || json_object_get(facts->snapshots, id))
-        return LIVE;
+    json_t *row = json_object_get(facts->sandboxes, id);
+    if (!row)
+        row = json_object_get(facts->snapshots, id);
+    if (row) /* nothing stays of one that has failed (docs/worker-protocol.md) */
+        return g_strcmp0(json_string_value(json_object_get(row, "state")), "failed") == 0 ? DELETED
+                                                                                          : LIVE;
     json_t *known = json_object_get(facts->known, id);
     const char *desired = json_string_value(json_object_get(known, "desired_state"));
-    if (!desired)
-        desired = json_string_value(json_object_get(known, "desired"));
     if (!known || json_is_true(json_object_get(known, "unknown")) || !desired)
         return UNKNOWN;
     return strcmp(desired, "deleted") == 0 ? DELETED : LIVE;

@@ -40,13 +40,31 @@ static bool ask_rows(struct sp_facts *facts, const struct sp_client_conf *conf, 
     return true;
 }
 
+/* Deleted snapshots are in no list; the operations that ended them are, for a day. */
+static bool ask_deleted_snapshots(struct sp_facts *facts, const struct sp_client_conf *conf,
+                                  GError **error)
+{
+    SP_CLEANUP(sp_client_free_p) struct sp_client *api = sp_client_open_with(conf);
+    g_autoptr(json_t) list =
+        sp_client_list(api, "/v1/operations?kind=snapshot_delete&state=succeeded", error);
+    size_t i;
+    json_t *operation;
+    json_array_foreach(json_object_get(list, "items"), i, operation)
+    {
+        const char *id = json_string_value(json_object_get(operation, "snapshot_id"));
+        if (id)
+            json_object_set_new(facts->known, id, json_pack("{s:s}", "desired_state", "deleted"));
+    }
+    return list != NULL;
+}
+
 static void add_id(json_t *ids, const char *name)
 {
-    if (sp_id_valid(name, "sbx") || sp_id_valid(name, "snp"))
+    if (sp_id_valid(name, "sbx"))
         json_object_set_new(ids, name, json_true());
 }
 
-/* Every id of which something is on this host, as the members of an object. */
+/* Every sandbox of which something is on this host, as the members of an object. */
 static json_t *ids_seen(const struct sp_facts *facts)
 {
     json_t *ids = json_object();
@@ -62,16 +80,13 @@ static bool ask_some(struct sp_http_client *client, json_t *ids, json_t *known, 
     g_autoptr(json_t) body = json_pack("{s:s, s:O}", "node", "local", "ids", ids);
     g_autoptr(json_t) answer = sp_http_call_json(client, "POST", "/worker/v1/desired_of", body,
                                                  ASK_TIMEOUT_MS, NULL, error);
-    static const char *const lists[] = {"sandboxes", "snapshots"};
-    for (size_t l = 0; answer && l < G_N_ELEMENTS(lists); l++) {
-        size_t i;
-        json_t *item;
-        json_array_foreach(json_object_get(answer, lists[l]), i, item)
-        {
-            const char *id = json_string_value(json_object_get(item, "id"));
-            if (id)
-                json_object_set(known, id, item);
-        }
+    size_t i;
+    json_t *item;
+    json_array_foreach(json_object_get(answer, "sandboxes"), i, item)
+    {
+        const char *id = json_string_value(json_object_get(item, "id"));
+        if (id)
+            json_object_set(known, id, item);
     }
     return answer != NULL;
 }
@@ -145,8 +160,9 @@ void sp_facts_ask(struct sp_facts *facts)
         return;
     }
     g_strstrip(key);
-    facts->server_answers =
-        ask_rows(facts, &conf, &server_error) && ask_known(facts, conf.url, key, &server_error);
+    facts->server_answers = ask_rows(facts, &conf, &server_error) &&
+                            ask_known(facts, conf.url, key, &server_error) &&
+                            ask_deleted_snapshots(facts, &conf, &server_error);
     facts->worker_answers = ask_worker(facts, conf.data_url, key, &worker_error);
     facts->server_detail = server_error ? g_strdup(server_error->message) : NULL;
     facts->worker_detail = worker_error ? g_strdup(worker_error->message) : NULL;

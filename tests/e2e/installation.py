@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -29,10 +30,16 @@ class ApiError(Exception):
 
 
 class Installation:
-    def __init__(self, build, state):
+    """fake: with the fake driver, which makes no sandboxes of the host's. failpoints: lines in <state>/failpoints are obeyed
+    (docs/failpoints.md). more: further arguments of `space up`."""
+
+    def __init__(self, build, state, fake=False, failpoints=False, more=()):
         self.build = pathlib.Path(build)
         self.state = pathlib.Path(state)
         self.space = str(self.build / "space")
+        self.fake = fake
+        self.failpoint_file = self.state / "failpoints" if failpoints else None
+        self.more = list(more)
         self.process = None
         self.url = None
         self.key = None
@@ -48,14 +55,20 @@ class Installation:
     def up(self, timeout=60):
         """Starts `space up` and waits for the two lines that say it is ready."""
         self.state.mkdir(parents=True, exist_ok=True)
+        env = dict(os.environ)
+        if self.failpoint_file:
+            self.failpoint_file.unlink(missing_ok=True)
+            env["SPACE_FAILPOINTS"] = str(self.failpoint_file)
         self.process = subprocess.Popen(
             [self.space, "up", "--state", str(self.state), "--api", f"127.0.0.1:{self.api_port}",
-             "--data", f"127.0.0.1:{self.data_port}"],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+             "--data", f"127.0.0.1:{self.data_port}", *(["--fake-driver"] if self.fake else []),
+             *([] if "--pool-max" in self.more else ["--pool-max", "0"]), *self.more],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
         ready = threading.Event()
+        self.key = None
 
-        def read():
-            for line in self.process.stdout:
+        def read(process):
+            for line in process.stdout:
                 self.output.append(line)
                 if m := re.match(r"url: (\S+)", line):
                     self.url = m.group(1)
@@ -64,7 +77,7 @@ class Installation:
                     ready.set()
             ready.set()
 
-        threading.Thread(target=read, daemon=True).start()
+        threading.Thread(target=read, args=(self.process,), daemon=True).start()
         if not ready.wait(timeout) or not self.key:
             self.process.kill()
             raise RuntimeError("space up did not become ready:\n" + "".join(self.output))
@@ -76,13 +89,41 @@ class Installation:
             self.process.wait(timeout)
 
     def down(self):
-        subprocess.run([self.space, "down", "--state", str(self.state)], check=True, timeout=120,
-                       stdout=subprocess.DEVNULL)
+        subprocess.run([self.space, "down", "--state", str(self.state), *(["--fake-driver"] if self.fake else [])],
+                       check=True, timeout=300, stdout=subprocess.DEVNULL)
+
+    def crash(self, timeout=20):
+        """SIGKILL to `space up` and all its daemons at once, as when the power goes for them; sandboxes go on."""
+        daemons = [self.process.pid]
+        for pid in self._descendants(self.process.pid):
+            argv = self._argv(pid)
+            if len(argv) > 1 and argv[0] == b"space" and argv[1] in (b"server", b"worker", b"launcher"):
+                daemons.append(pid)
+        pidfds = [os.pidfd_open(pid) for pid in daemons]
+        for fd in pidfds:
+            signal.pidfd_send_signal(fd, signal.SIGKILL)
+        self.process.wait(timeout)
+        for fd in pidfds:
+            assert select.select([fd], [], [], timeout)[0], "a daemon did not die"
+            os.close(fd)
+
+    def failpoint(self, *lines):
+        """Sets the failpoints, in one step; without lines: none."""
+        new = self.failpoint_file.with_suffix(".set")
+        new.write_text("".join(line + "\n" for line in lines))
+        new.rename(self.failpoint_file)
+
+    @staticmethod
+    def _argv(pid):
+        try:
+            return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            return []
 
     def daemon_pid(self, name):
         """pid of the daemon `space <name>` below this `space up`."""
         for pid in self._descendants(self.process.pid):
-            argv = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            argv = self._argv(pid)
             if len(argv) > 1 and argv[1] == name.encode():
                 return pid
         raise LookupError(f"no daemon {name} below {self.process.pid}")
@@ -192,6 +233,49 @@ class Api:
 
     def delete(self, sandbox_id, wait=60):
         return self.call("DELETE", f"/v1/sandboxes/{sandbox_id}", headers={"Prefer": f"wait={wait}"})
+
+    def change(self, sandbox_id, verb, wait=120, **body):
+        """pause, suspend, wake, rollback: the sandbox as it is then."""
+        return self.call("POST", f"/v1/sandboxes/{sandbox_id}/{verb}", body, headers={"Prefer": f"wait={wait}"} if wait else None,
+                         timeout=wait + 30)["sandbox"]
+
+    def fork(self, sandbox_id, count=1, wait=300, **body):
+        """The running children; a failed one is an AssertionError."""
+        results = self.call("POST", f"/v1/sandboxes/{sandbox_id}/fork", {"count": count, **body},
+                            headers={"Prefer": f"wait={wait}"}, timeout=wait + 30)["results"]
+        assert [r.get("sandbox", {}).get("state") for r in results] == ["running"] * count, results
+        return [r["sandbox"] for r in results]
+
+    def snapshot(self, sandbox_id, wait=120, **body):
+        answer = self.call("POST", f"/v1/sandboxes/{sandbox_id}/snapshots", body, headers={"Prefer": f"wait={wait}"}, timeout=wait + 30)
+        assert answer["operation"]["state"] == "succeeded", answer
+        return self.get(f"/v1/snapshots/{answer['snapshot']['id']}")
+
+    def delete_snapshot(self, snapshot_id, wait=60):
+        return self.call("DELETE", f"/v1/snapshots/{snapshot_id}", headers={"Prefer": f"wait={wait}"})
+
+    def live(self):
+        """All sandboxes that are there: {id: sandbox}."""
+        found, cursor = {}, None
+        while True:
+            page = self.get("/v1/sandboxes?limit=100" + (f"&cursor={urllib.parse.quote(cursor)}" if cursor else ""))
+            found.update((box["id"], box) for box in page["items"])
+            cursor = page["next_cursor"]
+            if not cursor:
+                return found
+
+    def follow(self, operation_id, seconds=120):
+        """The operation once it has ended, across restarts of the server."""
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                op = self.get(f"/v1/operations/{operation_id}")
+                if op["state"] in ("succeeded", "failed"):
+                    return op
+            except (OSError, http.client.HTTPException):
+                op = None
+            assert time.monotonic() < deadline, f"operation {operation_id} did not end: {op}"
+            time.sleep(0.02)
 
     def exec(self, sandbox_id, *command, **more):
         return self.call("POST", f"/v1/sandboxes/{sandbox_id}/exec", {"command": list(command), **more})

@@ -14,6 +14,10 @@ def _read(path):
         return b""
 
 
+def _names(folder):
+    return set(os.listdir(folder)) if os.path.isdir(folder) else set()
+
+
 class Inventory:
     """Sets of names by kind; a kind maps to what exists of it."""
 
@@ -30,9 +34,10 @@ class Inventory:
             "cgroups": cls._cgroups(own),
             "network namespaces": cls._net_namespaces(own),
             "loop devices": cls._loops(),
-            "run directories": set(os.listdir(f"{state}/run/sandboxes"))
-            if os.path.isdir(f"{state}/run/sandboxes") else set(),
-            "layers": set(os.listdir(f"{state}/data/layers")) if os.path.isdir(f"{state}/data/layers") else set(),
+            "run directories": _names(f"{state}/run/sandboxes"),
+            "layers": _names(f"{state}/data/layers"),
+            "saved forms": _names(f"{state}/data/saved"),
+            "half made": {name for name in _names(f"{state}/data/tmp") if not name.startswith(".")},
         })
 
     def beyond(self, earlier):
