@@ -11,6 +11,7 @@
 #include "cli/daemon_start.h"
 #include "cli/database.h"
 #include "cli/output.h"
+#include "cli/pool_options.h"
 #include "cli/programs.h"
 #include "cli/verbs.h"
 #include "driver/launcher.h"
@@ -33,6 +34,7 @@ struct daemon_options {
     int64_t parent_fd;
     int64_t uid;
     int64_t volume_max_mb;
+    struct sp_pool_options pool;
 };
 
 #define OFFSET(member) offsetof(struct daemon_options, member)
@@ -78,6 +80,7 @@ const struct sp_option sp_worker_options[] = {
      0},
     {"volume-max-mb", 0, SP_OPTION_INT, OFFSET(volume_max_mb), "MB",
      "largest size of the data volume", 1},
+    SP_OPTIONS_POOL(struct daemon_options, pool),
     {"fake-driver", 0, SP_OPTION_FLAG, OFFSET(fake_driver), NULL, "for tests: no real sandboxes",
      0},
     OPTIONS_DAEMON,
@@ -166,6 +169,9 @@ int sp_worker_verb(const struct sp_invocation *invocation)
     const char *node_key = secrets ? secret(secrets, "node_key", &error) : NULL;
     if (!node_key)
         return refuse(error);
+    struct sp_pool_numbers pool = {0};
+    if (!sp_pool_options_read(&o->pool, &pool, &error))
+        return refuse(error);
     if (!o->server_url) {
         g_set_error_literal(&error, SP_ERROR, SP_ERROR_INVALID_REQUEST, "--server-url is needed");
         return refuse(error);
@@ -187,6 +193,9 @@ int sp_worker_verb(const struct sp_invocation *invocation)
                                       .cgroup_root = o->cgroup_root,
                                       .self_exe = self ? self : "/proc/self/exe",
                                       .volume_max_bytes = (uint64_t)o->volume_max_mb << 20,
+                                      .pool_min = pool.min,
+                                      .pool_max = pool.max,
+                                      .pool_memory_mb = pool.memory_mb,
                                       .fake_driver = o->fake_driver};
     return sp_worker_main(&config);
 }

@@ -28,6 +28,8 @@
 #define STOP_TIMEOUT_MS 15000
 #define UP_ENDS_MS 40000
 #define DELETE_MS 60000
+#define POOL_MS 30000
+#define POLL_MS 20
 
 struct down_options {
     struct sp_help_option help; /* first */
@@ -51,10 +53,11 @@ const struct sp_option sp_down_options[] = {
 };
 const size_t sp_down_options_bytes = sizeof(struct down_options);
 
-/* Number of run directories: what a worker has of sandboxes, whether or not a server knows them. */
-static unsigned count_run_directories(const char *state)
+/* Number of directories in run/sandboxes: what a worker has of sandboxes, whether or not a server
+ * knows them; or in run/pool: sandboxes without an owner. */
+static unsigned count_run_directories(const char *state, const char *folder)
 {
-    g_autofree char *path = g_build_filename(state, "run", "sandboxes", NULL);
+    g_autofree char *path = g_build_filename(state, "run", folder, NULL);
     g_autoptr(GDir) dir = g_dir_open(path, 0, NULL);
     unsigned n = 0;
     while (dir && g_dir_read_name(dir))
@@ -127,6 +130,15 @@ static char *free_address(void)
                            g_inet_socket_address_get_port(G_INET_SOCKET_ADDRESS(bound)));
 }
 
+/* A worker removes what it finds in run/pool in the background; the kernel has no event for that.
+ */
+static void await_empty_pool(const char *state)
+{
+    for (int waited = 0; waited < POOL_MS && count_run_directories(state, "pool");
+         waited += POLL_MS)
+        g_usleep(POLL_MS * 1000);
+}
+
 /* No daemons run, but sandboxes may: they are deleted the proper way, by daemons for a moment. */
 static bool end_by_own_daemons(const struct down_options *o, const char *state, unsigned *ret_n,
                                GError **error)
@@ -138,6 +150,7 @@ static bool end_by_own_daemons(const struct down_options *o, const char *state, 
                                   .data = data_address,
                                   .agent = o->agent,
                                   .guest_dir = o->guest_dir,
+                                  .pool = {.max = (char *)"0"},
                                   .fake_driver = o->fake_driver};
     struct sp_up up = {0};
     if (!sp_up_start(&up, &config, error))
@@ -147,6 +160,7 @@ static bool end_by_own_daemons(const struct down_options *o, const char *state, 
         struct sp_client *api = sp_client_open_with(&up.conf);
         ok = delete_all(api, ret_n, error);
         sp_client_free(api);
+        await_empty_pool(state);
     }
     sp_supervisor_stop(up.supervisor, STOP_TIMEOUT_MS);
     sp_up_end(&up);
@@ -156,8 +170,8 @@ static bool end_by_own_daemons(const struct down_options *o, const char *state, 
 /* The empty directories of what ran; what is not empty stays, and is said by the checks before. */
 static void remove_run_directories(const char *state)
 {
-    static const char *const names[] = {"run/sandboxes", "run/images", "run/container-dev", "run",
-                                        NULL};
+    static const char *const names[] = {"run/sandboxes",     "run/pool", "run/images",
+                                        "run/container-dev", "run",      NULL};
     /* A killed worker leaves it mounted on kernels before 6.15 (driver/container/dev.c). */
     g_autofree char *dev = g_build_filename(state, "run/container-dev", NULL);
     if (sp_mount_is_point(dev))
@@ -204,9 +218,12 @@ static bool bring_down(const struct down_options *o, const char *state, unsigned
     pid_t pid = sp_state_dir_holder(state);
     if (pid && !end_running_up(state, pid, ret_n, error))
         return false;
-    if (!pid && count_run_directories(state) && !end_by_own_daemons(o, state, ret_n, error))
+    /* A worker that ends in a hurry leaves members of pools to the next one. */
+    bool left_over = count_run_directories(state, "pool") > 0 ||
+                     (!pid && count_run_directories(state, "sandboxes") > 0);
+    if (left_over && !end_by_own_daemons(o, state, ret_n, error))
         return false;
-    unsigned left = count_run_directories(state);
+    unsigned left = count_run_directories(state, "sandboxes");
     if (left) {
         g_set_error(
             error, SP_ERROR, SP_ERROR_FAILED_PRECONDITION,

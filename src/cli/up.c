@@ -34,6 +34,7 @@ struct up_options {
     char *agent;
     char *guest_dir;
     int64_t volume_max_mb;
+    struct sp_pool_options pool;
 };
 
 #define OFFSET(member) offsetof(struct up_options, member)
@@ -59,6 +60,7 @@ const struct sp_option sp_up_options[] = {
      "another kernel and modules for microVMs", 0},
     {"volume-max-mb", 0, SP_OPTION_INT, OFFSET(volume_max_mb), "MB",
      "largest size of the data volume when it is made", 1},
+    SP_OPTIONS_POOL(struct up_options, pool),
     {"fake-driver", 0, SP_OPTION_FLAG, OFFSET(fake_driver), NULL, "for tests: no real sandboxes",
      0},
     SP_OPTION_HELP,
@@ -128,6 +130,7 @@ static int run_up(const struct up_options *o, int ready_fd)
                                   .agent = o->agent,
                                   .guest_dir = o->guest_dir,
                                   .volume_max_mb = o->volume_max_mb,
+                                  .pool = o->pool,
                                   .log_stderr = o->log_stderr,
                                   .fake_driver = o->fake_driver};
     struct sp_up up = {0};

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "cli/client_conf.h"
+#include "cli/pool_options.h"
 #include "cli/state_dir.h"
 #include "cli/supervisor.h"
 
@@ -20,6 +21,7 @@ struct sp_up_config {
     const char *database;          /* as sp_database_asked() gave it; NULL: the one that was kept */
     const char *agent, *guest_dir; /* NULL: those that came with us */
     int64_t volume_max_mb;         /* 0: the default */
+    struct sp_pool_options pool;
     bool log_stderr;
     bool fake_driver;
 };

@@ -100,6 +100,9 @@ static void add_worker(struct sp_up *up, const struct sp_up_config *config)
     add_option(arguments, "agent", config->agent);
     add_option(arguments, "guest-dir", config->guest_dir);
     add_option(arguments, "volume-max-mb", max_mb);
+    add_option(arguments, "pool-min", config->pool.min);
+    add_option(arguments, "pool-max", config->pool.max);
+    add_option(arguments, "pool-memory-mb", config->pool.memory_mb);
     if (config->fake_driver)
         g_ptr_array_add(arguments, g_strdup("--fake-driver"));
     g_ptr_array_add(arguments, NULL);

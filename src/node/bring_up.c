@@ -4,6 +4,7 @@
 #include "node/lifecycle.h"
 #include "node/making.h"
 #include "node/node.h"
+#include "node/pool.h"
 #include "node/reconcile.h"
 
 static bool take_slot(struct sp_sandbox *sandbox, GError **error)
@@ -36,9 +37,25 @@ struct sp_link *sp_lifecycle_link(struct sp_sandbox *sandbox, struct sp_driver *
     return sp_making_start_link(sandbox->id, instance, sp_reconcile_on_gone, sandbox, error);
 }
 
+/* A member of a pool has become the sandbox, or there is none. */
+static bool claim(struct sp_sandbox *sandbox, struct sp_making *m)
+{
+    reset_gone(sandbox);
+    if (!sp_pool_claim(sandbox->node->pool, m))
+        return false;
+    g_mutex_lock(&sandbox->node->table->lock);
+    sandbox->slot = (int)m->slot;
+    g_mutex_unlock(&sandbox->node->table->lock);
+    return true;
+}
+
 static bool make(struct sp_sandbox *sandbox, struct sp_making *m, GError **error)
 {
-    if (!sp_making_template(m, error) || !take_slot(sandbox, error))
+    if (!sp_making_template(m, error))
+        return false;
+    if (claim(sandbox, m))
+        return true;
+    if (!take_slot(sandbox, error))
         return false;
     m->slot = (unsigned)sandbox->slot;
     reset_gone(sandbox);
@@ -60,7 +77,9 @@ bool sp_bring_up(struct sp_sandbox *sandbox, struct sp_sandbox_spec *spec, json_
         .on_gone = sp_reconcile_on_gone,
         .gone_user = sandbox,
     };
+    sp_pool_create_began(sandbox->node->pool, spec);
     bool fine = make(sandbox, &m, error);
+    sp_pool_create_ended(sandbox->node->pool, spec, fine);
     g_mutex_lock(&table->lock);
     /* Also after a failure: sp_take_down() undoes what is there. */
     sandbox->driver = m.driver;

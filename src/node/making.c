@@ -165,7 +165,8 @@ bool sp_making_identity(struct sp_making *m, GError **error)
         identity.entropy = (struct sp_span){entropy, sizeof(entropy)};
         identity.realtime_ns = (uint64_t)g_get_real_time() * 1000;
     }
-    bool fine = sp_link_identity(m->link, &identity, began + IDENTITY_MS * (int64_t)1000, error);
+    int64_t limit_ms = m->identity_ms ? m->identity_ms : IDENTITY_MS;
+    bool fine = sp_link_identity(m->link, &identity, began + limit_ms * 1000, error);
     explicit_bzero(entropy, sizeof(entropy));
     if (!fine) {
         g_prefix_error(error, "giving the sandbox its identity: ");

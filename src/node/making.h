@@ -24,6 +24,7 @@ struct sp_making {
     json_t *steps;           /* array; NULL: nobody wants to know */
     void (*on_gone)(void *); /* of the link: struct sp_link_spec */
     void *gone_user;
+    int64_t identity_ms; /* limit of sp_making_identity(); 0: that of a create */
 
     /* Set by the steps. The caller takes over instance and link, also after a failure. */
     struct sp_driver *driver;

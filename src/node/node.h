@@ -14,6 +14,7 @@ struct sp_sessions;
 struct sp_outbox;
 struct sp_builds;
 struct sp_reconciler;
+struct sp_pool;
 
 struct sp_node {
     const struct sp_worker_config *config;
@@ -30,6 +31,7 @@ struct sp_node {
     struct sp_outbox *sandbox_reports, *session_reports;
     struct sp_builds *builds;
     struct sp_reconciler *reconciler;
+    struct sp_pool *pool;
     gint stopping; /* atomic */
 };
 

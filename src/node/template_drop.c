@@ -9,6 +9,7 @@
 #include "driver/record.h"
 #include "node/builds.h"
 #include "node/drivers.h"
+#include "node/pool.h"
 #include "node/table.h"
 
 struct drop {
@@ -48,6 +49,8 @@ static bool remove_one(struct sp_node *node, const char *digest, GError **error)
 {
     static const char *const tiers[] = {"container", "microvm"};
     g_autofree char *dir = sp_template_dir(node->volume, digest);
+    if (!sp_pool_forget_template(node->pool, digest, error))
+        return false;
     for (size_t i = 0; i < G_N_ELEMENTS(tiers); i++) {
         struct sp_driver *driver = sp_drivers_find(node->drivers, tiers[i]);
         if (driver && driver->ops->forget_template &&

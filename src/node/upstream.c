@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "disk/template.h"
 #include "node/drivers.h"
+#include "node/pool.h"
 #include "node/table.h"
 
 #define CALL_TIMEOUT_MS 5000
@@ -43,6 +44,7 @@ json_t *sp_upstream_register(struct sp_node *node, GError **error)
     json_object_set_new(body, "tiers", sp_drivers_to_json(node->drivers));
     json_object_set_new(body, "templates", templates(node));
     json_object_set_new(body, "sandboxes", sp_json_from_strv(ids));
+    json_object_set_new(body, "pools", sp_pool_to_json(node->pool));
     json_t *answer;
     return post(node, "/worker/v1/register", body, &answer, error) ? answer : NULL;
 }

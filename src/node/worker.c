@@ -22,6 +22,7 @@
 #include "node/drivers.h"
 #include "node/node.h"
 #include "node/outbox.h"
+#include "node/pool.h"
 #include "node/reconcile.h"
 #include "node/routes.h"
 #include "node/session_sweep.h"
@@ -31,6 +32,7 @@
 
 #define HTTP_GRACE_MS 300
 #define ACTION_GRACE_MS 500
+#define POOL_GRACE_MS 700
 /* Stopping takes less than this in any case: what is still under way then is as after a crash. */
 #define STOP_LIMIT_S 2
 #define MAX_CONNECTIONS 2048
@@ -186,10 +188,12 @@ static bool start(struct parts *parts, GError **error)
     node->reconciler = sp_reconciler_new(node);
     make_drivers(parts);
     sp_drivers_probe(node->drivers, on_probed, node);
+    node->pool = sp_pool_new(node);
     sp_reconciler_scan(node->reconciler);
     if (!start_listener(parts, error))
         return false;
     parts->sweep = sp_session_sweep_start(node);
+    sp_pool_start(node->pool);
     sp_reconciler_start(node->reconciler);
     sp_log(SP_LOG_INFO, "worker is up", "node", config->node_name, "data_url", node->data_url,
            NULL);
@@ -241,6 +245,7 @@ static void stop(struct parts *parts)
     bool idle = sp_reconciler_stop(node->reconciler, ACTION_GRACE_MS);
     sp_session_sweep_stop(parts->sweep);
     idle = sp_builds_stop(node->builds, ACTION_GRACE_MS) && idle;
+    idle = sp_pool_stop(node->pool, POOL_GRACE_MS) && idle;
     sp_outbox_free(node->sandbox_reports);
     sp_outbox_free(node->session_reports);
     if (!idle || !sp_drivers_wait_probed(node->drivers, 0)) {
@@ -248,6 +253,7 @@ static void stop(struct parts *parts)
         _exit(0);
     }
     free_sandboxes(node);
+    sp_pool_free(node->pool);
     sp_drivers_free(node->drivers);
     sp_reconciler_free(node->reconciler);
     sp_builds_free(node->builds);

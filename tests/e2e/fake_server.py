@@ -283,6 +283,7 @@ class Worker:
         self.build, self.state, self.server = pathlib.Path(build), pathlib.Path(state), server
         self.process = None
         self.data_url = None
+        self.options = ["--pool-max", "0"]
         template = self.state / "data" / "templates" / DIGEST_HEX
         template.mkdir(parents=True, exist_ok=True)
         (self.state / "data" / "layers").mkdir(exist_ok=True)
@@ -300,7 +301,7 @@ class Worker:
         self.process = subprocess.Popen(
             [str(self.build / "space"), "worker", "--state", str(self.state), "--listen", "127.0.0.1:0",
              "--server-url", self.server.url, "--secrets-fd", str(read_end), "--fake-driver",
-             "--agent", str(self.build / "agent" / "space-agent")],
+             "--agent", str(self.build / "agent" / "space-agent"), *self.options],
             pass_fds=[read_end], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         os.close(read_end)
         log.close()
