@@ -5,13 +5,16 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/time.h"
+#include "node/changes.h"
 #include "node/ending.h"
 #include "node/lifecycle.h"
 #include "node/observe.h"
 #include "node/outbox.h"
 #include "node/reconcile_private.h"
+#include "node/snapshots.h"
 
 #define MAKERS 8
+#define SAVERS 4
 #define OTHERS 4
 #define RETRY_MIN_MS 500
 #define RETRY_MAX_MS 30000
@@ -95,7 +98,8 @@ static void fail(struct sp_sandbox *sandbox, int64_t generation)
 {
     struct sp_table *table = sandbox->node->table;
     g_autoptr(GError) error = NULL;
-    g_autofree char *reason = sp_ending_reason(sandbox);
+    g_autofree char *reason =
+        sandbox->lost_reason ? g_strdup(sandbox->lost_reason) : sp_ending_reason(sandbox);
     bool gone = sp_take_down(sandbox, "the sandbox has ended", &error);
     if (!gone)
         sp_log_error("a sandbox that ended could not be removed, trying again", error, "sandbox",
@@ -124,6 +128,66 @@ static void look_again(struct sp_sandbox *sandbox)
     g_mutex_unlock(&table->lock);
 }
 
+static bool change(struct sp_sandbox *sandbox, enum sp_action action, struct sp_sandbox_spec *spec,
+                   json_t *steps, GError **error)
+{
+    struct sp_table *table = sandbox->node->table;
+    g_mutex_lock(&table->lock);
+    bool memory = sandbox->want_memory;
+    int64_t rollback = sandbox->wanted.rollback_generation;
+    g_autofree char *snapshot = g_strdup(sandbox->rollback_snapshot);
+    g_mutex_unlock(&table->lock);
+    switch (action) {
+    case SP_ACTION_PAUSE:
+        return sp_change_pause(sandbox, steps, error);
+    case SP_ACTION_RESUME:
+        return sp_change_resume(sandbox, steps, error);
+    case SP_ACTION_SUSPEND:
+        return sp_change_suspend(sandbox, memory, steps, error);
+    case SP_ACTION_WAKE:
+        return sp_change_wake(sandbox, spec, steps, error);
+    default:
+        return sp_change_rollback(sandbox, snapshot ? snapshot : "", rollback, steps, error);
+    }
+}
+
+/* Changes a sandbox that exists. What fails leaves it as it was, and is told with the state that it
+ * is in; it is not tried again for this generation. */
+static void run_change(struct sp_sandbox *sandbox, enum sp_action action, int64_t generation,
+                       struct sp_sandbox_spec *spec)
+{
+    struct sp_table *table = sandbox->node->table;
+    const char *name = sp_action_name(action);
+    g_autoptr(GError) error = NULL;
+    g_mutex_lock(&table->lock);
+    json_t *steps = g_steal_pointer(&sandbox->carried_steps);
+    g_mutex_unlock(&table->lock);
+    if (!steps)
+        steps = json_array();
+    int64_t began_us = sp_time_monotonic_us();
+    bool fine = change(sandbox, action, spec, steps, &error);
+    g_autofree char *took =
+        g_strdup_printf("%" G_GINT64_FORMAT, (sp_time_monotonic_us() - began_us) / 1000);
+    if (fine)
+        sp_log(SP_LOG_INFO, "sandbox is changed", "sandbox", sandbox->id, "action", name, "ms",
+               took, NULL);
+    else
+        sp_log_error("a change of a sandbox has failed", error, "sandbox", sandbox->id, "action",
+                     name, "ms", took, NULL);
+
+    g_mutex_lock(&table->lock);
+    bool wanted = sandbox->wanted.desired != SP_DESIRED_DELETED;
+    if (!fine)
+        set_failure(sandbox, generation, sp_error_name(error), error->message);
+    if (fine && action == SP_ACTION_ROLLBACK && wanted)
+        sandbox->carried_steps = json_incref(steps); /* the wake that follows reports */
+    else if (wanted)
+        report(sandbox, fine ? sp_observe_steps(sandbox, generation, steps)
+                             : sp_observe_failed(sandbox, generation, steps));
+    g_mutex_unlock(&table->lock);
+    json_decref(steps);
+}
+
 static void run_action(void *data, void *user)
 {
     struct sp_sandbox *sandbox = data;
@@ -144,6 +208,10 @@ static void run_action(void *data, void *user)
         fail(sandbox, wanted.generation);
     else if (action == SP_ACTION_LOOK_AGAIN)
         look_again(sandbox);
+    else if (action == SP_ACTION_NONE)
+        sp_snapshots_serve(sandbox->node->snapshots, sandbox);
+    else if (spec)
+        run_change(sandbox, action, wanted.generation, spec);
 
     g_mutex_lock(&table->lock);
     sandbox->busy = false;
@@ -162,8 +230,35 @@ static void queue(struct sp_sandbox *sandbox, enum sp_action action)
     sandbox->busy = true;
     sandbox->action = action;
     g_atomic_int_inc(&pools->n_actions);
-    g_thread_pool_push(action == SP_ACTION_CREATE ? pools->makers : pools->others,
-                       sp_sandbox_ref(sandbox), NULL);
+    GThreadPool *pool = pools->others;
+    if (action == SP_ACTION_CREATE || action == SP_ACTION_WAKE)
+        pool = pools->makers;
+    else if (action == SP_ACTION_SUSPEND || action == SP_ACTION_ROLLBACK ||
+             action == SP_ACTION_NONE)
+        pool = pools->savers;
+    g_thread_pool_push(pool, sp_sandbox_ref(sandbox), NULL);
+}
+
+/* Its snapshots: taken when nothing else is to be done, or never. True: that is its action now. */
+static bool see_to_snapshots(struct sp_sandbox *sandbox, enum sp_action action)
+{
+    struct sp_snapshots *snapshots = sandbox->node->snapshots;
+    enum sp_presence presence = sandbox->found.presence;
+    bool deleted = sandbox->wanted.known && sandbox->wanted.desired == SP_DESIRED_DELETED;
+    bool here = presence == SP_PRESENCE_RUNNING || presence == SP_PRESENCE_PAUSED ||
+                presence == SP_PRESENCE_SUSPENDED;
+    bool settled = action == SP_ACTION_NONE || action == SP_ACTION_REPORT_OBSERVED ||
+                   action == SP_ACTION_UNSUPPORTED;
+    if (!sp_snapshots_due(snapshots, sandbox->id))
+        return false;
+    if (deleted || action == SP_ACTION_FAIL || (settled && !here && sandbox->wanted.known))
+        sp_snapshots_fail(snapshots, sandbox->id,
+                          deleted ? "the sandbox is deleted" : "the sandbox does not run");
+    else if (settled && here && sandbox->wanted.known) {
+        queue(sandbox, SP_ACTION_NONE);
+        return true;
+    }
+    return false;
 }
 
 /* Whether the brake stops a removal that the server has not asked for. */
@@ -209,15 +304,17 @@ void sp_action_consider(struct sp_sandbox *sandbox)
 {
     if (sandbox->busy || sandbox->dropped || sp_node_stopping(sandbox->node))
         return;
-    if (sandbox->gone && sandbox->found.presence == SP_PRESENCE_RUNNING)
+    if (sandbox->gone && (sandbox->found.presence == SP_PRESENCE_RUNNING ||
+                          sandbox->found.presence == SP_PRESENCE_PAUSED))
         sandbox->found.presence = SP_PRESENCE_ENDED;
     if (sandbox->retry_at_ms > sp_time_monotonic_ms())
         return;
     enum sp_action action = sp_decide(&sandbox->wanted, &sandbox->found);
     bool told = sandbox->pending_generation >= sandbox->wanted.generation;
+    bool saving = see_to_snapshots(sandbox, action);
     switch (action) {
     case SP_ACTION_NONE:
-        if (is_done(sandbox)) {
+        if (!saving && is_done(sandbox)) {
             sandbox->dropped = true;
             g_hash_table_remove(sandbox->node->table->by_id, sandbox->id);
         }
@@ -241,13 +338,13 @@ void sp_action_consider(struct sp_sandbox *sandbox)
         break;
     case SP_ACTION_CREATE:
     case SP_ACTION_LOOK_AGAIN:
-        queue(sandbox, action);
-        break;
     case SP_ACTION_PAUSE:
     case SP_ACTION_RESUME:
     case SP_ACTION_SUSPEND:
     case SP_ACTION_WAKE:
     case SP_ACTION_ROLLBACK:
+        queue(sandbox, action);
+        break;
     case SP_N_ACTIONS:
         break;
     }
@@ -256,8 +353,9 @@ void sp_action_consider(struct sp_sandbox *sandbox)
 bool sp_action_pools_init(struct sp_action_pools *pools)
 {
     pools->makers = g_thread_pool_new(run_action, NULL, MAKERS, FALSE, NULL);
+    pools->savers = g_thread_pool_new(run_action, NULL, SAVERS, FALSE, NULL);
     pools->others = g_thread_pool_new(run_action, NULL, OTHERS, FALSE, NULL);
-    return pools->makers && pools->others;
+    return pools->makers && pools->savers && pools->others;
 }
 
 bool sp_action_pools_stop(struct sp_action_pools *pools, int64_t timeout_ms)
@@ -271,6 +369,7 @@ bool sp_action_pools_stop(struct sp_action_pools *pools, int64_t timeout_ms)
         g_usleep(5000);
     }
     g_thread_pool_free(pools->makers, TRUE, TRUE);
+    g_thread_pool_free(pools->savers, TRUE, TRUE);
     g_thread_pool_free(pools->others, TRUE, TRUE);
     return true;
 }

@@ -5,7 +5,9 @@
 
 /* Pools that actions run in. */
 struct sp_action_pools {
-    GThreadPool *makers, *others;
+    GThreadPool *makers; /* creates and wakes */
+    GThreadPool *savers; /* what writes much to the disk */
+    GThreadPool *others;
     gint n_actions; /* atomic: queued and running */
 };
 bool sp_action_pools_init(struct sp_action_pools *pools);

@@ -39,6 +39,7 @@ struct stream {
     GQueue unacked;      /* struct written *, oldest first; small events share one */
     int64_t last_write_us;
     bool over; /* the last event is written (or in the spill) */
+    bool suspended;
 };
 
 static void stream_free(void *data)
@@ -122,6 +123,15 @@ static size_t put_error(struct stream *stream, const char *code, const char *mes
     return put_spill(stream, buffer, max);
 }
 
+/* The stream ends, the session does not: the client attaches again once the sandbox is woken. */
+static size_t put_suspended(struct stream *stream, char *buffer, size_t max)
+{
+    stream->over = stream->suspended = true;
+    sp_event_text_suspended(stream->spill);
+    stream->bytes_made += stream->spill->len;
+    return put_spill(stream, buffer, max);
+}
+
 static size_t put_gap(struct stream *stream, char *buffer, size_t max)
 {
     uint64_t oldest, next;
@@ -150,6 +160,8 @@ static ssize_t put_next(struct stream *stream, int64_t deadline_us, char *buffer
         return (ssize_t)put_error(stream, "unavailable",
                                   "the sandbox does not answer; attach again with Last-Event-ID",
                                   buffer, max);
+    case SP_PULL_SUSPENDED:
+        return (ssize_t)put_suspended(stream, buffer, max);
     case SP_PULL_TIMEOUT:
         return 0;
     default: /* STOPPED: the end of the command is not known, so none is told */
@@ -192,7 +204,8 @@ static ssize_t stream_pull(void *data, char *buffer, size_t max)
     } else if (stream->over) {
         acknowledge(stream, 0);
         /* The last event is out; only the end of the stream waits. */
-        sp_sessions_await_taken(stream->node->sessions, stream->session, REPORT_WAIT_MS);
+        if (!stream->suspended)
+            sp_sessions_await_taken(stream->node->sessions, stream->session, REPORT_WAIT_MS);
         return 0;
     } else {
         ssize_t n = wait_for_bytes(stream, buffer, max);

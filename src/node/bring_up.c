@@ -1,11 +1,14 @@
 /* Making a sandbox: driver, link, identity, a real exec. */
 #include "base/error.h"
+#include "base/failpoint.h"
 #include "base/log.h"
+#include "disk/saved.h"
 #include "node/lifecycle.h"
 #include "node/making.h"
 #include "node/node.h"
 #include "node/pool.h"
 #include "node/reconcile.h"
+#include "node/snapshots.h"
 
 static bool take_slot(struct sp_sandbox *sandbox, GError **error)
 {
@@ -49,19 +52,47 @@ static bool claim(struct sp_sandbox *sandbox, struct sp_making *m)
     return true;
 }
 
+/* Whether the snapshot that it is to be made from can be used here; *ret_memory: it goes on in the
+ * middle of what ran there. */
+static bool check_saved(struct sp_making *m, bool *ret_memory, GError **error)
+{
+    struct sp_saved_manifest manifest = {0};
+    *ret_memory = false;
+    if (!m->saved_dir)
+        return true;
+    if (!sp_saved_load(m->saved_dir, &manifest, error)) {
+        g_prefix_error(error, "the snapshot: ");
+        return false;
+    }
+    *ret_memory = manifest.memory;
+    bool fine = g_strcmp0(manifest.tier, m->driver->ops->tier) == 0;
+    if (!fine)
+        g_set_error(error, SP_ERROR, SP_ERROR_FAILED_PRECONDITION, "the snapshot is of the %s tier",
+                    manifest.tier);
+    sp_saved_manifest_clear(&manifest);
+    return fine && (!*ret_memory || !m->driver->ops->check_saved ||
+                    m->driver->ops->check_saved(m->driver, m->saved_dir, error));
+}
+
 static bool make(struct sp_sandbox *sandbox, struct sp_making *m, GError **error)
 {
+    bool with_memory;
     if (!sp_making_template(m, error))
         return false;
-    if (claim(sandbox, m))
+    if (!m->saved_dir && claim(sandbox, m))
         return true;
-    if (!take_slot(sandbox, error))
+    if (!check_saved(m, &with_memory, error) || !take_slot(sandbox, error))
         return false;
     m->slot = (unsigned)sandbox->slot;
     reset_gone(sandbox);
-    return sp_making_dirs(m, error) && sp_making_instance(m, error) && sp_making_link(m, error) &&
-           sp_making_identity(m, error) && sp_making_ready(m, false, error) &&
-           sp_making_mark(m, error);
+    return sp_failpoint("create.before_dirs", error) && sp_making_dirs(m, error) &&
+           sp_failpoint("create.before_driver", error) && sp_making_instance(m, error) &&
+           sp_failpoint("create.driver_done", error) && sp_sandbox_check_wanted(sandbox, error) &&
+           sp_making_link(m, error) && sp_failpoint("create.linked", error) &&
+           sp_sandbox_check_wanted(sandbox, error) && sp_making_identity(m, error) &&
+           sp_failpoint("create.identified", error) && sp_sandbox_check_wanted(sandbox, error) &&
+           sp_making_ready(m, with_memory, error) && sp_failpoint("create.before_mark", error) &&
+           sp_making_mark(m, error) && sp_failpoint("create.marked", error);
 }
 
 bool sp_bring_up(struct sp_sandbox *sandbox, struct sp_sandbox_spec *spec, json_t *steps,
@@ -77,9 +108,19 @@ bool sp_bring_up(struct sp_sandbox *sandbox, struct sp_sandbox_spec *spec, json_
         .on_gone = sp_reconcile_on_gone,
         .gone_user = sandbox,
     };
-    sp_pool_create_began(sandbox->node->pool, spec);
+    g_autofree char *form =
+        spec->saved_from ? sp_saved_path(sandbox->node->volume, spec->saved_from) : NULL;
+    m.saved_dir = form;
+    m.saved_use = SP_SAVED_COPY;
+    if (form && !sp_snapshots_hold(sandbox->node->snapshots, spec->saved_from, error))
+        return false;
+    if (!form)
+        sp_pool_create_began(sandbox->node->pool, spec);
     bool fine = make(sandbox, &m, error);
-    sp_pool_create_ended(sandbox->node->pool, spec, fine);
+    if (!form)
+        sp_pool_create_ended(sandbox->node->pool, spec, fine);
+    else
+        sp_snapshots_release(sandbox->node->snapshots, spec->saved_from);
     g_mutex_lock(&table->lock);
     /* Also after a failure: sp_take_down() undoes what is there. */
     sandbox->driver = m.driver;

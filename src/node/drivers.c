@@ -152,9 +152,22 @@ struct sp_driver *sp_drivers_get(struct sp_drivers *drivers, const char *name, G
     return available ? tier->driver : NULL;
 }
 
+/* Whether suspend can keep memory there. Drivers have found that out before, or say "not yet". */
+static void add_save_memory(struct sp_driver *driver, json_t *item)
+{
+    g_autofree char *reason = NULL;
+    const struct sp_driver_ops *ops = driver->ops;
+    bool can = ops->save_begin && (!ops->can_save_memory || ops->can_save_memory(driver, &reason));
+    json_object_set_new(item, "save_memory", json_boolean(can));
+    if (!can)
+        json_object_set_new(item, "save_memory_detail",
+                            sp_json_text(reason ? reason : "this tier cannot save memory"));
+}
+
 json_t *sp_drivers_to_json(struct sp_drivers *drivers)
 {
     json_t *list = json_array();
+    struct sp_driver *add_save_memory_to[MAX_TIERS] = {NULL}; /* asked without the lock */
     g_mutex_lock(&drivers->lock);
     for (unsigned i = 0; i < drivers->n_tiers; i++) {
         const struct tier *tier = &drivers->tiers[i];
@@ -166,7 +179,13 @@ json_t *sp_drivers_to_json(struct sp_drivers *drivers)
         if (!tier->probed)
             json_object_set_new(item, "probing", json_true());
         json_array_append_new(list, item);
+        if (tier->probed && tier->status.available && tier->driver)
+            add_save_memory_to[i] = tier->driver;
     }
     g_mutex_unlock(&drivers->lock);
+    for (unsigned i = 0; i < drivers->n_tiers; i++) {
+        if (add_save_memory_to[i])
+            add_save_memory(add_save_memory_to[i], json_array_get(list, i));
+    }
     return list;
 }

@@ -26,5 +26,5 @@ struct sp_driver *sp_drivers_find(struct sp_drivers *drivers, const char *tier);
 /* The driver of a tier that works here; waits for the tier's trial (at most 25 s). NULL with the
  * tier's own reason. */
 struct sp_driver *sp_drivers_get(struct sp_drivers *drivers, const char *tier, GError **error);
-/* [{tier, available, detail}] as far as is known. */
+/* [{tier, available, detail, save_memory, save_memory_detail}] as far as is known. */
 json_t *sp_drivers_to_json(struct sp_drivers *drivers);

@@ -154,6 +154,12 @@ void sp_event_text_resync(GString *out, uint64_t id, uint64_t oldest_id)
     sp_sse_append(out, id, "resync_required", data, (gsize)len);
 }
 
+void sp_event_text_suspended(GString *out)
+{
+    static const char data[] = "{\"type\":\"suspended\"}";
+    sp_sse_append(out, 0, "suspended", data, strlen(data));
+}
+
 void sp_event_text_error(GString *out, const char *code, const char *message)
 {
     g_autofree char *valid = g_utf8_make_valid(message, -1);

@@ -18,4 +18,5 @@ size_t sp_event_text_max(const struct sp_link_event *event);
 size_t sp_event_text(const struct sp_link_event *event, char *buffer);
 /* The events that the worker makes itself, into a string. id 0: none. */
 void sp_event_text_resync(GString *out, uint64_t id, uint64_t oldest_id);
+void sp_event_text_suspended(GString *out);
 void sp_event_text_error(GString *out, const char *code, const char *message);

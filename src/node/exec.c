@@ -86,7 +86,10 @@ static bool kill_abandoned(struct run *run)
         .signal = SIGKILL,
         .scope = SP_SIGNAL_SESSION,
     };
-    return sp_link_signal(run->link, &signal, run->kill_deadline_us, NULL);
+    if (sp_link_signal(run->link, &signal, run->kill_deadline_us, NULL))
+        return true;
+    sp_sessions_orphan(run->node->sessions, run->session); /* paused: when it goes on */
+    return false;
 }
 
 static void follow(struct run *run)
@@ -109,6 +112,11 @@ static void follow(struct run *run)
             sp_sessions_lost(run->node->sessions, run->session, reason);
             g_set_error(&run->failed, SP_ERROR, SP_ERROR_UNAVAILABLE,
                         "lost: the end of the command is not known: %s", reason);
+            return;
+        } else if (pull == SP_PULL_SUSPENDED) {
+            g_set_error(&run->failed, SP_ERROR, SP_ERROR_CONFLICT,
+                        "the sandbox was suspended while the command ran; the command goes on when "
+                        "the sandbox is woken");
             return;
         } else if (pull == SP_PULL_UNREACHABLE || pull == SP_PULL_STOPPED) {
             g_set_error(&run->failed, SP_ERROR, SP_ERROR_UNAVAILABLE,

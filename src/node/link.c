@@ -116,7 +116,9 @@ static int run_timers(struct sp_link *link)
     int64_t now = sp_time_monotonic_us();
     int timeout = 1000;
     g_mutex_lock(&link->lock);
-    if (link->send_failed) {
+    if (link->paused) {
+        /* It stands still: what it owes is due when it goes on. */
+    } else if (link->send_failed) {
         g_set_error(&error, SP_ERROR, SP_ERROR_UNAVAILABLE, "the agent does not take its input");
     } else if (link->state == SP_LINK_READY) {
         check_silence(link, now, &error);
@@ -161,6 +163,14 @@ static bool is_stopping(struct sp_link *link)
     return stopping;
 }
 
+static bool is_paused(struct sp_link *link)
+{
+    g_mutex_lock(&link->lock);
+    bool paused = link->paused;
+    g_mutex_unlock(&link->lock);
+    return paused;
+}
+
 static void finish(struct sp_link *link, enum sp_link_state state, const char *reason)
 {
     g_mutex_lock(&link->lock);
@@ -177,9 +187,10 @@ static void *link_thread(void *data)
     bool alive = true, readable;
     while (alive && !is_stopping(link)) {
         if (link->fd < 0) {
-            if (link->backoff_ms > 0)
-                alive = wait_for_something(link, link->backoff_ms, &readable);
-            if (alive && !is_stopping(link))
+            bool paused = is_paused(link);
+            if (paused || link->backoff_ms > 0)
+                alive = wait_for_something(link, paused ? 1000 : link->backoff_ms, &readable);
+            if (alive && !is_stopping(link) && !is_paused(link))
                 connect_once(link);
             continue;
         }
@@ -240,20 +251,49 @@ struct sp_link *sp_link_start(const struct sp_link_spec *spec, GError **error)
     return link;
 }
 
-void sp_link_stop(struct sp_link *link, const char *reason)
+static void wake_thread(struct sp_link *link)
+{
+    uint64_t one = 1;
+    ssize_t n = write(link->wake_fd, &one, sizeof(one));
+    (void)n; /* EAGAIN: it is to wake up already */
+}
+
+static void stop(struct sp_link *link, const char *reason, bool suspended)
 {
     g_mutex_lock(&link->lock);
     GThread *thread = g_steal_pointer(&link->thread);
     if (!link->stopping) {
         link->stopping = true;
+        link->suspended = suspended;
         link->stop_reason = g_strdup(reason);
     }
     g_mutex_unlock(&link->lock);
-    uint64_t one = 1;
-    ssize_t n = write(link->wake_fd, &one, sizeof(one));
-    (void)n;
+    wake_thread(link);
     if (thread)
         g_thread_join(thread);
+}
+
+void sp_link_stop(struct sp_link *link, const char *reason)
+{
+    stop(link, reason, false);
+}
+
+void sp_link_suspend(struct sp_link *link)
+{
+    stop(link, "the sandbox was suspended", true);
+}
+
+void sp_link_pause(struct sp_link *link, bool paused)
+{
+    g_mutex_lock(&link->lock);
+    if (!paused && link->paused) { /* all deadlines of the connection begin anew */
+        link->last_rx_us = link->connected_us = link->hello_sent_us = link->down_since_us =
+            sp_time_monotonic_us();
+        link->ping_sent_us = 0;
+    }
+    link->paused = paused;
+    g_mutex_unlock(&link->lock);
+    wake_thread(link);
 }
 
 bool sp_link_rehome(struct sp_link *link, const char *sandbox_id, void (*on_gone)(void *),

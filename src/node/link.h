@@ -58,6 +58,9 @@ struct sp_link *sp_link_start(const struct sp_link_spec *spec, GError **error);
 /* Ends the thread and everything that waits. reason NULL: the worker stops and the sandbox goes on
  * (streams are cut); else the sandbox ends: streams get it as their last word. Idempotent. */
 void sp_link_stop(struct sp_link *link, const char *reason);
+/* The same when the sandbox is suspended: what runs in it goes on later, on another link. Streams
+ * end with SP_PULL_SUSPENDED behind what has arrived, requests under way with SP_ERROR_CONFLICT. */
+void sp_link_suspend(struct sp_link *link);
 /* From now on the end is told to another, and the sandbox has another id (a pool's member becomes a
  * sandbox). False: it has ended or been stopped already, and the one of before is told. */
 bool sp_link_rehome(struct sp_link *link, const char *sandbox_id, void (*on_gone)(void *),
@@ -73,6 +76,15 @@ bool sp_link_wait_ready(struct sp_link *link, int64_t deadline_us, GError **erro
 bool sp_link_ping(struct sp_link *link, int64_t deadline_us, GError **error);
 bool sp_link_identity(struct sp_link *link, const struct sp_msg_identity *identity,
                       int64_t deadline_us, GError **error);
+/* HOLD: the user's processes stand still inside, and with SP_HOLD_SYNC what they have written is on
+ * the disk. RELEASE ends it and sets the clock (0: leaves it). Both are safe to repeat. */
+bool sp_link_hold(struct sp_link *link, uint32_t flags, int64_t deadline_us, GError **error);
+bool sp_link_release(struct sp_link *link, uint64_t realtime_ns, int64_t deadline_us,
+                     GError **error);
+/* While the sandbox is paused nothing is sent or expected: no pings, no connecting, no time-out of
+ * the connection. New requests fail with SP_ERROR_FAILED_PRECONDITION, those under way wait on (for
+ * their own deadlines; input as long as its writer), subscriptions stay. Idempotent. */
+void sp_link_pause(struct sp_link *link, bool paused);
 /* START: safe to repeat, also after a failure. */
 bool sp_link_session_start(struct sp_link *link, const struct sp_msg_start *start,
                            int64_t deadline_us, struct sp_msg_session *ret, GError **error);
@@ -113,6 +125,7 @@ enum sp_pull {
     SP_PULL_LOST,        /* no more will come: the sandbox or the session is gone */
     SP_PULL_UNREACHABLE, /* the agent has not answered for long; the session may still run */
     SP_PULL_STOPPED,     /* the worker stops; nothing is known about the session's end */
+    SP_PULL_SUSPENDED,   /* the sandbox is suspended; the session goes on when it is woken */
 };
 
 /* Subscribes behind after_event (0: from the first). With start, START goes before it in the same

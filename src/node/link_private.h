@@ -61,6 +61,7 @@ struct sp_link_sub {
     bool answered;                 /* the first SUBSCRIBE has its answer */
     GError *refused;               /* the agent's ERROR to it */
     char *reason;                  /* LOST; NULL there: the worker stops */
+    bool suspended;                /* LOST, but only here: the session goes on later */
 };
 
 /* The input side of a session, shared by its handles. Guarded by the link's lock. */
@@ -86,7 +87,8 @@ struct sp_link {
     GMutex lock;
     GCond changed; /* state, room in out */
     enum sp_link_state state;
-    bool stopping;
+    bool stopping, suspended; /* suspended: why it stops */
+    bool paused;
     char *stop_reason;
     char error[160];
     int64_t down_since_us;
@@ -153,6 +155,7 @@ bool link_request_init(struct link_request *request, uint8_t type, uint8_t reply
 /* The GError that an ERROR frame stands for. */
 void sp_link_agent_error(const uint8_t *payload, size_t len, GError **error);
 void sp_link_set_ended(struct sp_link *link, GError **error);
+void sp_link_set_paused(GError **error);
 
 /* --- link_sub.c. With the lock held. */
 void sp_link_sub_send(struct sp_link_sub *sub);

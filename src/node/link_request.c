@@ -14,6 +14,8 @@ static const struct {
     {"not_found", SP_ERROR_NOT_FOUND},
     {"not_identified", SP_ERROR_UNAVAILABLE},
     {"entropy_failed", SP_ERROR_UNAVAILABLE},
+    {"held", SP_ERROR_FAILED_PRECONDITION},
+    {"busy", SP_ERROR_UNAVAILABLE},
     {"process_exited", SP_ERROR_FAILED_PRECONDITION},
     {"stdin_closed", SP_ERROR_FAILED_PRECONDITION},
     {"not_a_terminal", SP_ERROR_FAILED_PRECONDITION},
@@ -42,10 +44,15 @@ void sp_link_agent_error(const uint8_t *payload, size_t len, GError **error)
 
 void sp_link_set_ended(struct sp_link *link, GError **error)
 {
-    g_set_error(error, SP_ERROR, SP_ERROR_UNAVAILABLE, "%s",
+    g_set_error(error, SP_ERROR, link->suspended ? SP_ERROR_CONFLICT : SP_ERROR_UNAVAILABLE, "%s",
                 link->stop_reason                ? link->stop_reason
                 : link->state == SP_LINK_STOPPED ? "the worker is stopping"
                                                  : "the sandbox has ended");
+}
+
+void sp_link_set_paused(GError **error)
+{
+    g_set_error(error, SP_ERROR, SP_ERROR_FAILED_PRECONDITION, "the sandbox is paused");
 }
 
 uint32_t sp_link_new_tag(struct sp_link *link)
@@ -88,6 +95,10 @@ bool sp_link_begin(struct sp_link *link, struct link_request *request, GError **
 {
     if (link->state == SP_LINK_GONE || link->state == SP_LINK_STOPPED) {
         sp_link_set_ended(link, error);
+        return false;
+    }
+    if (link->paused) {
+        sp_link_set_paused(error);
         return false;
     }
     request->tag = sp_link_new_tag(link);
@@ -221,6 +232,27 @@ bool sp_link_signal(struct sp_link *link, const struct sp_msg_signal *signal, in
     sp_pack_init(&p, bytes, sizeof(bytes));
     sp_msg_signal_encode(&p, signal);
     return call_ok(link, SP_FRAME_SIGNAL, &p, deadline_us, error);
+}
+
+bool sp_link_hold(struct sp_link *link, uint32_t flags, int64_t deadline_us, GError **error)
+{
+    uint8_t bytes[16];
+    struct sp_pack p;
+    struct sp_msg_hold hold = {.flags = flags};
+    sp_pack_init(&p, bytes, sizeof(bytes));
+    sp_msg_hold_encode(&p, &hold);
+    return call_ok(link, SP_FRAME_HOLD, &p, deadline_us, error);
+}
+
+bool sp_link_release(struct sp_link *link, uint64_t realtime_ns, int64_t deadline_us,
+                     GError **error)
+{
+    uint8_t bytes[16];
+    struct sp_pack p;
+    struct sp_msg_release release = {.realtime_ns = realtime_ns};
+    sp_pack_init(&p, bytes, sizeof(bytes));
+    sp_msg_release_encode(&p, &release);
+    return call_ok(link, SP_FRAME_RELEASE, &p, deadline_us, error);
 }
 
 void sp_link_forget(struct sp_link *link, const char *session_id)

@@ -129,14 +129,25 @@ static void end_turn(struct writing *w)
     g_cond_broadcast(&w->shared->cond);
 }
 
+/* A writer waits for a paused sandbox as for a command that does not read. */
+static bool await_resume(struct writing *w, GError **error)
+{
+    while (w->link->paused && !ended(w->link)) {
+        if (!wait_a_while(w, "the sandbox is paused", error))
+            return false;
+    }
+    return true;
+}
+
 /* Sends one request and waits for its ACK, which sp_link_input_on_ack() has taken in by then. */
 static bool exchange(struct writing *w, uint8_t type, const struct sp_pack *packed, GError **error)
 {
     struct link_request request;
     if (!link_request_init(&request, type, SP_FRAME_STDIN_ACK, packed, error))
         return false;
+    bool fine = await_resume(w, error);
     int64_t deadline = MIN(w->deadline_us, sp_time_monotonic_us() + ANSWER_US);
-    bool fine = sp_link_begin(w->link, &request, error);
+    fine = fine && sp_link_begin(w->link, &request, error);
     if (fine) {
         sp_link_flush(w->link);
         fine = sp_link_finish(w->link, &request, deadline, error);
@@ -205,10 +216,18 @@ bool sp_link_input_write(struct sp_link_input *input, const void *bytes, size_t 
          * answer to a request was lost and came with another. */
         uint64_t base = w.shared->accepted;
         while (fine && taken < len) {
-            fine = await_window(&w, error) &&
-                   send_piece(&w, (const uint8_t *)bytes + taken, len - taken, frame, error);
+            GError *cause = NULL;
+            fine = await_window(&w, &cause) &&
+                   send_piece(&w, (const uint8_t *)bytes + taken, len - taken, frame, &cause);
             if (w.shared->accepted >= base)
                 taken = (size_t)MIN(w.shared->accepted - base, (uint64_t)len);
+            if (!fine && w.link->paused && sp_time_monotonic_us() < deadline_us) {
+                g_clear_error(&cause); /* it was stopped in the middle: the agent is asked again */
+                w.shared->known = false;
+                fine = await_resume(&w, &cause);
+            }
+            if (cause)
+                g_propagate_error(error, cause);
         }
         end_turn(&w);
     }

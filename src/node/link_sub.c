@@ -52,6 +52,7 @@ void sp_link_sub_lose(struct sp_link_sub *sub, const char *reason)
     if (sub->phase == LINK_SUB_ENDED || sub->phase == LINK_SUB_LOST)
         return;
     sub->phase = LINK_SUB_LOST;
+    sub->suspended = sub->link->suspended && sub->link->state == SP_LINK_STOPPED;
     sub->reason = g_strdup(reason);
     g_cond_broadcast(&sub->cond);
 }
@@ -195,12 +196,14 @@ enum sp_pull sp_link_sub_pull(struct sp_link_sub *sub, int64_t deadline_us,
             break;
         }
         if (sub->phase == LINK_SUB_LOST) {
-            result = sub->reason ? SP_PULL_LOST : SP_PULL_STOPPED;
+            result = sub->suspended ? SP_PULL_SUSPENDED
+                     : sub->reason  ? SP_PULL_LOST
+                                    : SP_PULL_STOPPED;
             break;
         }
         int64_t until = deadline_us;
         int64_t hopeless = link->down_since_us + LINK_UNREACHABLE_MS * (int64_t)1000;
-        if (link->state == SP_LINK_CONNECTING)
+        if (link->state == SP_LINK_CONNECTING && !link->paused)
             until = MIN(until, hopeless);
         sub->waiting = true;
         bool woken = g_cond_wait_until(&sub->cond, &link->lock, until);
@@ -208,7 +211,7 @@ enum sp_pull sp_link_sub_pull(struct sp_link_sub *sub, int64_t deadline_us,
         if (woken || !g_queue_is_empty(&sub->events))
             continue;
         int64_t now = sp_time_monotonic_us();
-        if (link->state == SP_LINK_CONNECTING && now >= hopeless) {
+        if (link->state == SP_LINK_CONNECTING && !link->paused && now >= hopeless) {
             result = SP_PULL_UNREACHABLE;
             break;
         }
@@ -320,6 +323,9 @@ struct sp_link_sub *sp_link_subscribe(struct sp_link *link, const char *session_
         fine = sp_link_begin(link, &request, error);
     else if (link->state == SP_LINK_GONE || link->state == SP_LINK_STOPPED) {
         sp_link_set_ended(link, error);
+        fine = false;
+    } else if (link->paused) {
+        sp_link_set_paused(error);
         fine = false;
     }
     if (fine) {

@@ -14,6 +14,7 @@ struct sp_sessions;
 struct sp_outbox;
 struct sp_builds;
 struct sp_reconciler;
+struct sp_snapshots;
 struct sp_pool;
 
 struct sp_node {
@@ -28,7 +29,8 @@ struct sp_node {
     struct sp_drivers *drivers;
     struct sp_table *table;
     struct sp_sessions *sessions;
-    struct sp_outbox *sandbox_reports, *session_reports;
+    struct sp_snapshots *snapshots;
+    struct sp_outbox *sandbox_reports, *session_reports, *snapshot_reports;
     struct sp_builds *builds;
     struct sp_reconciler *reconciler;
     struct sp_pool *pool;

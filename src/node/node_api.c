@@ -92,8 +92,19 @@ static void add_process(void *user, const struct sp_msg_process *process)
     json_array_append_new(user, item);
 }
 
+/* A process that a fork's child has from its origin is of no session of the child's: its process id
+ * is made of its session's id, so that it is the same at each look. False: not a session id. */
+static bool inherited_process_id(const char *session_id, char ret[SP_ID_MAX])
+{
+    if (!session_id || !sp_id_valid(session_id, "ses"))
+        return false;
+    g_snprintf(ret, SP_ID_MAX, "prc%s", session_id + strlen("ses"));
+    return true;
+}
+
 /* The live processes of a sandbox, with their process ids. NULL on failure; caller owns. */
-static json_t *live_processes(struct sp_node *node, struct sp_link *link, GError **error)
+static json_t *live_processes(struct sp_node *node, const char *sandbox_id, struct sp_link *link,
+                              GError **error)
 {
     json_t *list = json_array();
     if (!sp_link_processes(link, deadline(), add_process, list, error)) {
@@ -105,11 +116,13 @@ static json_t *live_processes(struct sp_node *node, struct sp_link *link, GError
     json_array_foreach(list, i, item)
     {
         const char *id = json_string_value(json_object_get(item, "process_id"));
-        /* Not one of the server's (the ready command): not shown. */
+        char process_id[SP_ID_MAX];
+        if (!inherited_process_id(id, process_id))
+            continue; /* the ready command: not shown */
         struct sp_session *session = sp_sessions_get(node->sessions, id, NULL);
-        if (!session)
-            continue;
-        json_object_set_new(item, "process_id", json_string(session->process_id));
+        bool own = session && strcmp(session->sandbox_id, sandbox_id) == 0;
+        json_object_set_new(item, "process_id",
+                            json_string(own ? session->process_id : process_id));
         json_array_append(items, item);
         sp_session_unref(session);
     }
@@ -124,7 +137,7 @@ void sp_node_processes(struct sp_http_request *request, void *user)
     struct sp_sandbox_use use = {0};
     json_t *items = NULL;
     if (sp_table_use(node->table, sp_http_param(request, 0), &use, &error))
-        items = live_processes(node, use.link, &error);
+        items = live_processes(node, sp_http_param(request, 0), use.link, &error);
     if (items) {
         json_t *answer = json_object();
         json_object_set_new(answer, "items", items);
@@ -135,24 +148,41 @@ void sp_node_processes(struct sp_http_request *request, void *user)
     sp_sandbox_use_clear(&use);
 }
 
-/* The session of a process of the sandbox; a reference. */
-static struct sp_session *session_of_process(struct sp_node *node, const char *sandbox_id,
-                                             const char *process_id, struct sp_link *link,
-                                             GError **error)
+static bool lists_process(json_t *items, const char *process_id)
+{
+    json_t *item;
+    size_t i;
+    json_array_foreach(items, i, item)
+    {
+        if (g_strcmp0(json_string_value(json_object_get(item, "process_id")), process_id) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* The id of the session of a process of the sandbox. */
+static bool session_of_process(struct sp_node *node, const char *sandbox_id, const char *process_id,
+                               struct sp_link *link, char ret[SP_ID_MAX], GError **error)
 {
     struct sp_session *session = sp_sessions_by_process(node->sessions, sandbox_id, process_id);
+    bool found = session != NULL;
+    if (!found) {
+        /* After a restart the process ids come back with the list. */
+        g_autoptr(json_t) items = live_processes(node, sandbox_id, link, error);
+        if (!items)
+            return false;
+        session = sp_sessions_by_process(node->sessions, sandbox_id, process_id);
+        found = session || (sp_id_valid(process_id, "prc") && lists_process(items, process_id));
+    }
     if (session)
-        return session;
-    /* After a restart the process ids come back with the list. */
-    json_t *items = live_processes(node, link, error);
-    if (!items)
-        return NULL;
-    json_decref(items);
-    session = sp_sessions_by_process(node->sessions, sandbox_id, process_id);
-    if (!session)
+        g_strlcpy(ret, session->id, SP_ID_MAX);
+    else if (found) /* inherited_process_id() */
+        g_snprintf(ret, SP_ID_MAX, "ses%s", process_id + strlen("prc"));
+    sp_session_unref(session);
+    if (!found)
         g_set_error(error, SP_ERROR, SP_ERROR_NOT_FOUND, "no process %s in this sandbox",
                     process_id);
-    return session;
+    return found;
 }
 
 void sp_node_process_signal(struct sp_http_request *request, void *user)
@@ -160,21 +190,20 @@ void sp_node_process_signal(struct sp_http_request *request, void *user)
     struct sp_node *node = user;
     const char *sandbox_id = sp_http_param(request, 0);
     struct sp_sandbox_use use = {0};
-    struct sp_session *session = NULL;
+    char session_id[SP_ID_MAX];
     struct sp_msg_signal signal = {.scope = SP_SIGNAL_GROUP};
     g_autoptr(GError) error = NULL;
     g_autoptr(json_t) body = sp_http_body_json(request, &error);
     if (body && sp_signal_from_body(body, &signal.signal, &error) &&
-        sp_table_use(node->table, sandbox_id, &use, &error))
-        session = session_of_process(node, sandbox_id, sp_http_param(request, 1), use.link, &error);
-    if (session) {
-        signal.session_id = sp_span_of(session->id);
+        sp_table_use(node->table, sandbox_id, &use, &error) &&
+        session_of_process(node, sandbox_id, sp_http_param(request, 1), use.link, session_id,
+                           &error)) {
+        signal.session_id = sp_span_of(session_id);
         sp_link_signal(use.link, &signal, deadline(), &error);
     }
     if (!error)
         sp_http_respond_json(request, 200, json_object());
     else
         sp_http_respond_error(request, error);
-    sp_session_unref(session);
     sp_sandbox_use_clear(&use);
 }

@@ -9,4 +9,5 @@ bool sp_node_authorize(struct sp_http_request *request, void *user, GError **err
 void sp_node_session_start(struct sp_http_request *request, void *user);
 void sp_node_session_get(struct sp_http_request *request, void *user);
 void sp_node_processes(struct sp_http_request *request, void *user);
+void sp_node_inventory(struct sp_http_request *request, void *user);
 void sp_node_process_signal(struct sp_http_request *request, void *user);

@@ -37,3 +37,20 @@ json_t *sp_observe(const struct sp_sandbox *sandbox, int64_t generation)
             sandbox->fail_message ? sandbox->fail_message : "the sandbox is gone", NULL);
     }
 }
+
+json_t *sp_observe_steps(const struct sp_sandbox *sandbox, int64_t generation, json_t *steps)
+{
+    json_t *report = sp_observe(sandbox, generation);
+    json_object_set(report, "steps", steps);
+    return report;
+}
+
+json_t *sp_observe_failed(const struct sp_sandbox *sandbox, int64_t generation, json_t *steps)
+{
+    json_t *report = sp_observe_steps(sandbox, generation, steps);
+    json_t *error = json_object();
+    json_object_set_new(error, "code", sp_json_text(sandbox->fail_code));
+    json_object_set_new(error, "message", sp_json_text(sandbox->fail_message));
+    json_object_set_new(report, "error", error);
+    return report;
+}

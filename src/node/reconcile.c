@@ -10,6 +10,7 @@
 #include "node/builds.h"
 #include "node/lifecycle.h"
 #include "node/reconcile_private.h"
+#include "node/snapshots.h"
 #include "node/template_drop.h"
 #include "node/upstream.h"
 
@@ -86,6 +87,20 @@ void sp_reconciler_scan(struct sp_reconciler *reconciler)
     }
 }
 
+/* The members of a row that say what is wanted beside the state; the table's lock is held. */
+static void take_wishes(struct sp_sandbox *sandbox, json_t *row)
+{
+    json_t *rollback = json_object_get(row, "rollback");
+    const char *snapshot = json_string_value(json_object_get(rollback, "snapshot_id"));
+    int64_t generation = json_integer_value(json_object_get(rollback, "generation"));
+    sandbox->want_memory = !json_is_false(json_object_get(row, "memory"));
+    if (!snapshot || !sp_id_valid(snapshot, "snp") || generation <= 0)
+        return;
+    g_free(sandbox->rollback_snapshot);
+    sandbox->rollback_snapshot = g_strdup(snapshot);
+    sandbox->wanted.rollback_generation = generation;
+}
+
 static bool want(struct sp_node *node, json_t *row)
 {
     const char *id = json_string_value(json_object_get(row, "id"));
@@ -109,7 +124,9 @@ static bool want(struct sp_node *node, json_t *row)
             sandbox->found.was_running = true;
         if (generation > sandbox->wanted.generation)
             sandbox->retry_at_ms = 0;
-        sandbox->wanted = (struct sp_wanted){true, desired, generation};
+        sandbox->wanted =
+            (struct sp_wanted){true, desired, generation, sandbox->wanted.rollback_generation};
+        take_wishes(sandbox, row);
         if (spec) {
             sp_sandbox_spec_unref(sandbox->spec);
             sandbox->spec = sp_sandbox_spec_ref(spec);
@@ -144,6 +161,7 @@ static void *watch_thread(void *data)
         size_t i;
         json_t *row;
         json_array_foreach(json_object_get(answer, "sandboxes"), i, row) want(node, row);
+        sp_snapshots_want(node->snapshots, json_object_get(answer, "snapshots"));
         sp_builds_want(node->builds, json_object_get(answer, "builds"));
         after = json_integer_value(json_object_get(answer, "revision"));
         json_decref(answer);
@@ -225,6 +243,7 @@ static void *tick_thread(void *data)
                 sp_action_consider(sandbox);
             g_mutex_unlock(&table->lock);
         }
+        sp_snapshots_tick(reconciler->node->snapshots);
         if (now >= reconciler->ask_at_ms)
             ask_about_unknown(reconciler);
         pause_ms(reconciler, TICK_MS, false);

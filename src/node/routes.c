@@ -30,6 +30,7 @@ const struct sp_http_route sp_node_routes[] = {
      NULL, SMALL_BODY},
     {"POST", "/node/v1/sessions/{}/start", sp_node_session_start, sp_node_authorize, NULL,
      SMALL_BODY},
+    {"GET", "/node/v1/inventory", sp_node_inventory, sp_node_authorize, NULL, 0},
     {"GET", "/node/v1/sessions/{}", sp_node_session_get, sp_node_authorize, NULL, 0},
     {NULL, NULL, NULL, NULL, NULL, 0},
 };

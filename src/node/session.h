@@ -47,7 +47,7 @@ struct sp_session {
     int64_t asked_window_ms; /* limits questions to the server about tokens */
     unsigned asked;
     bool unlisted;    /* of an exec: the server has no row of it and wants no report */
-    bool orphan;      /* an exec of an earlier worker */
+    bool orphan;      /* an exec of an earlier worker, or one that nobody waits for any more */
     bool end_taken;   /* the server knows the end */
     bool wanted_gone; /* its sandbox is gone: drop it when the server knows the end */
 };

@@ -11,7 +11,9 @@
 #include "node/outbox.h"
 #include "node/sessions_private.h"
 
-#define UNLISTED_MARK "x" /* content of the mark of an exec; that of others is empty */
+/* Content of the mark of an exec; that of others is empty. */
+#define UNLISTED_MARK "x"
+#define KEPT_MARK "k" /* an exec that a suspend has cut off from its caller */
 
 static void set_text(struct sp_session *session, const char *code, const char *message)
 {
@@ -57,10 +59,14 @@ void sp_sessions_adopt(struct sp_sessions *sessions, const char *sandbox_id, con
         g_autofree char *mark = g_build_filename(path, name, NULL);
         struct stat st;
         bool unlisted = stat(mark, &st) == 0 && st.st_size > 0;
+        g_autofree char *text = NULL;
+        bool kept = unlisted && g_file_get_contents(mark, &text, NULL, NULL) &&
+                    strcmp(text, KEPT_MARK) == 0;
         g_mutex_lock(&sessions->lock);
         struct sp_session *session = sp_sessions_get_locked(sessions, name);
         g_strlcpy(session->sandbox_id, sandbox_id, sizeof(session->sandbox_id));
-        session->unlisted = session->orphan = unlisted;
+        session->unlisted = unlisted;
+        session->orphan = unlisted && !kept;
         if (session->state == SP_SESSION_PENDING)
             session->state = SP_SESSION_RUNNING;
         session->looked_at_ms = 0;
@@ -171,6 +177,52 @@ void sp_sessions_lose(struct sp_sessions *sessions, const char *sandbox_id, cons
             g_hash_table_iter_remove(&iter);
     }
     g_mutex_unlock(&sessions->lock);
+}
+
+void sp_sessions_keep(struct sp_sessions *sessions, const char *sandbox_id)
+{
+    GHashTableIter iter;
+    void *value;
+    g_autoptr(GPtrArray) marks = g_ptr_array_new_with_free_func(g_free);
+    g_mutex_lock(&sessions->lock);
+    g_hash_table_iter_init(&iter, sessions->by_id);
+    while (g_hash_table_iter_next(&iter, NULL, &value)) {
+        struct sp_session *session = value;
+        if (session->unlisted && !session->orphan && session->state == SP_SESSION_RUNNING &&
+            strcmp(session->sandbox_id, sandbox_id) == 0)
+            g_ptr_array_add(marks, mark_path(sessions, session));
+    }
+    g_mutex_unlock(&sessions->lock);
+    for (guint i = 0; i < marks->len; i++) { /* one byte over the other: never half written */
+        int fd = open(marks->pdata[i], O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
+        ssize_t n = fd >= 0 ? pwrite(fd, KEPT_MARK, 1, 0) : 0;
+        (void)n; /* it is killed then when a later worker finds it */
+        if (fd >= 0)
+            close(fd);
+    }
+}
+
+void sp_sessions_orphan(struct sp_sessions *sessions, struct sp_session *session)
+{
+    g_mutex_lock(&sessions->lock);
+    session->orphan = session->unlisted;
+    g_mutex_unlock(&sessions->lock);
+}
+
+unsigned sp_sessions_attached(struct sp_sessions *sessions, const char *sandbox_id)
+{
+    GHashTableIter iter;
+    void *value;
+    unsigned attached = 0;
+    g_mutex_lock(&sessions->lock);
+    g_hash_table_iter_init(&iter, sessions->by_id);
+    while (g_hash_table_iter_next(&iter, NULL, &value)) {
+        struct sp_session *session = value;
+        if (strcmp(session->sandbox_id, sandbox_id) == 0)
+            attached += session->attached;
+    }
+    g_mutex_unlock(&sessions->lock);
+    return attached;
 }
 
 void sp_sessions_taken(void *data, const char *id, const json_t *report, bool taken)

@@ -54,6 +54,13 @@ void sp_sessions_attach(struct sp_sessions *sessions, struct sp_session *session
 void sp_sessions_lost(struct sp_sessions *sessions, struct sp_session *session, const char *reason);
 /* All sessions of a sandbox that is gone. */
 void sp_sessions_lose(struct sp_sessions *sessions, const char *sandbox_id, const char *reason);
+/* Its sandbox is suspended with its memory: running sessions go on when it is woken, also an exec
+ * whose caller has been told so and waits no more. */
+void sp_sessions_keep(struct sp_sessions *sessions, const char *sandbox_id);
+/* An exec whose command could not be killed when its caller went away: it is killed later. */
+void sp_sessions_orphan(struct sp_sessions *sessions, struct sp_session *session);
+/* Readers attached to sessions of the sandbox. */
+unsigned sp_sessions_attached(struct sp_sessions *sessions, const char *sandbox_id);
 /* Reads the marks that an earlier worker left. */
 void sp_sessions_adopt(struct sp_sessions *sessions, const char *sandbox_id, const char *run_dir);
 /* The report of the outbox was taken (struct sp_outbox_ops); user is the node. */

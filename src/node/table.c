@@ -36,6 +36,9 @@ void sp_sandbox_unref(struct sp_sandbox *sandbox)
     sp_sandbox_spec_unref(sandbox->spec);
     g_free(sandbox->fail_code);
     g_free(sandbox->fail_message);
+    g_free(sandbox->lost_reason);
+    g_free(sandbox->rollback_snapshot);
+    json_decref(sandbox->carried_steps);
     g_free(sandbox->run_dir);
     g_free(sandbox->user);
     g_free(sandbox->workdir);
@@ -57,6 +60,7 @@ void sp_sandbox_spec_unref(struct sp_sandbox_spec *spec)
     g_free(spec->hostname);
     g_free(spec->user);
     g_strfreev(spec->env);
+    g_free(spec->saved_from);
     g_free(spec);
 }
 
@@ -70,6 +74,7 @@ struct sp_sandbox_spec *sp_sandbox_spec_decode(json_t *row, GError **error)
         {"hostname", SP_JSON_STRING, AT(hostname), 1, 64},
         {"user", SP_JSON_STRING, AT(user), 0, 64},
         {"env", SP_JSON_STRING_MAP, AT(env), 0, 4096},
+        {"saved_from", SP_JSON_STRING, AT(saved_from), 1, SP_ID_MAX - 1},
         {NULL},
     };
     static const struct sp_json_field shape_table[] = {
@@ -88,6 +93,29 @@ struct sp_sandbox_spec *sp_sandbox_spec_decode(json_t *row, GError **error)
         return NULL;
     }
     return spec;
+}
+
+bool sp_sandbox_doomed(struct sp_sandbox *sandbox)
+{
+    g_mutex_lock(&sandbox->node->table->lock);
+    bool doomed = sandbox->wanted.known && sandbox->wanted.desired == SP_DESIRED_DELETED;
+    g_mutex_unlock(&sandbox->node->table->lock);
+    return doomed;
+}
+
+bool sp_sandbox_check_wanted(struct sp_sandbox *sandbox, GError **error)
+{
+    if (!sp_sandbox_doomed(sandbox))
+        return true;
+    g_set_error(error, SP_ERROR, SP_ERROR_CONFLICT, "the sandbox is being deleted");
+    return false;
+}
+
+void sp_sandbox_set_presence(struct sp_sandbox *sandbox, enum sp_presence presence)
+{
+    g_mutex_lock(&sandbox->node->table->lock);
+    sandbox->found.presence = presence;
+    g_mutex_unlock(&sandbox->node->table->lock);
 }
 
 void sp_sandbox_set_defaults(struct sp_sandbox *sandbox, const char *user, const char *workdir)
@@ -156,7 +184,12 @@ bool sp_table_use(struct sp_table *table, const char *id, struct sp_sandbox_use 
     } else if (sandbox->wanted.known && sandbox->wanted.desired == SP_DESIRED_DELETED) {
         g_set_error(error, SP_ERROR, SP_ERROR_NOT_FOUND, "sandbox %s is being deleted", id);
     } else if (sandbox->found.presence != SP_PRESENCE_RUNNING || !sandbox->link) {
-        g_set_error(error, SP_ERROR, SP_ERROR_FAILED_PRECONDITION, "sandbox %s is not running", id);
+        bool paused = sandbox->found.presence == SP_PRESENCE_PAUSED;
+        bool suspended = sandbox->found.presence == SP_PRESENCE_SUSPENDED;
+        g_set_error(error, SP_ERROR, SP_ERROR_FAILED_PRECONDITION, "sandbox %s is %s", id,
+                    paused      ? "paused: wake it first"
+                    : suspended ? "suspended: wake it first"
+                                : "not running");
     } else {
         *ret = (struct sp_sandbox_use){
             .link = sp_link_ref(sandbox->link),

@@ -23,7 +23,8 @@
 struct sp_sandbox_spec {
     gint refs;
     char *template_digest, *isolation, *hostname, *user;
-    char **env; /* strv "K=V" */
+    char **env;       /* strv "K=V" */
+    char *saved_from; /* id of the snapshot it is made from; NULL: from the template */
     struct sp_shape shape;
 };
 
@@ -37,10 +38,12 @@ struct sp_sandbox {
     struct sp_wanted wanted;
     struct sp_sandbox_spec *spec; /* NULL: not listed yet */
     struct sp_found found;
+    bool want_memory;        /* with desired suspended */
+    char *rollback_snapshot; /* of wanted.rollback_generation */
     bool found_at_start;
     int64_t pending_generation; /* of the report that waits in the outbox; 0: none */
     bool busy;                  /* an action runs or is queued for it */
-    enum sp_action action;      /* that one */
+    enum sp_action action;      /* that one; NONE: its snapshots are seen to */
     bool gone;                  /* the link saw the process end; reset with a new link */
     bool dropped;               /* taken out of the table */
     int64_t retry_at_ms;        /* monotonic; 0: no retry is due */
@@ -51,6 +54,8 @@ struct sp_sandbox {
     struct sp_link *link;           /* a reference; set once it can be used */
     char *user, *workdir;           /* defaults of its commands */
     char *fail_code, *fail_message; /* of failed_generation */
+    char *lost_reason;              /* why it is ENDED, when that is not the end of its process */
+    json_t *carried_steps;          /* of an action that the next one goes on with; may be NULL */
 };
 
 struct sp_table {
@@ -70,6 +75,12 @@ void sp_sandbox_spec_unref(struct sp_sandbox_spec *spec);
 /* From a row of the desired list; NULL when it is malformed. */
 struct sp_sandbox_spec *sp_sandbox_spec_decode(json_t *row, GError **error);
 
+/* Whether the server wants it gone: no long work is begun for it any more. Takes the lock. */
+bool sp_sandbox_doomed(struct sp_sandbox *sandbox);
+/* The same as an error of the step that does not happen: SP_ERROR_CONFLICT. */
+bool sp_sandbox_check_wanted(struct sp_sandbox *sandbox, GError **error);
+void sp_sandbox_set_presence(struct sp_sandbox *sandbox, enum sp_presence presence);
+
 /* Sets the defaults of its commands from its template; a user that its spec names goes before the
  * template's. The table's lock is held. */
 void sp_sandbox_set_defaults(struct sp_sandbox *sandbox, const char *user, const char *workdir);
@@ -87,7 +98,7 @@ struct sp_sandbox_use {
     struct sp_link *link; /* a reference */
     char *user, *workdir;
 };
-/* SP_ERROR_NOT_FOUND: no such sandbox; SP_ERROR_FAILED_PRECONDITION: it does not run. */
+/* SP_ERROR_NOT_FOUND: no such sandbox; SP_ERROR_FAILED_PRECONDITION: it does not run, and why. */
 bool sp_table_use(struct sp_table *table, const char *id, struct sp_sandbox_use *ret,
                   GError **error);
 void sp_sandbox_use_clear(struct sp_sandbox_use *use);

@@ -1,7 +1,24 @@
 /* Removing a sandbox. */
+#include "base/failpoint.h"
+#include "node/destroy_dir.h"
+#include "node/forms.h"
 #include "node/lifecycle.h"
-#include "node/run_dir.h"
 #include "node/sessions.h"
+
+/* The instance, then its saved form, then the run directory: as long as something is there, the
+ * directory is, and a restarted worker finds it. */
+static bool remove_all(struct sp_sandbox *sandbox, GError **error)
+{
+    bool gone = sp_failpoint("destroy.before_instance", error) &&
+                sp_forms_remove_instance(sandbox, error) &&
+                sp_failpoint("destroy.before_form", error) &&
+                sp_forms_remove(sandbox->node, sandbox->id, error) &&
+                sp_failpoint("destroy.before_run_dir", error) &&
+                sp_destroy_run_dir(sandbox->node, sandbox->run_dir, error);
+    if (gone)
+        sp_failpoint("destroy.done", NULL);
+    return gone;
+}
 
 bool sp_take_down(struct sp_sandbox *sandbox, const char *reason, GError **error)
 {
@@ -9,7 +26,8 @@ bool sp_take_down(struct sp_sandbox *sandbox, const char *reason, GError **error
     g_mutex_lock(&table->lock);
     struct sp_link *link = g_steal_pointer(&sandbox->link);
     struct sp_instance *instance = g_steal_pointer(&sandbox->instance);
-    if (sandbox->found.presence == SP_PRESENCE_RUNNING)
+    if (sandbox->found.presence == SP_PRESENCE_RUNNING ||
+        sandbox->found.presence == SP_PRESENCE_PAUSED)
         sandbox->found.presence = SP_PRESENCE_PARTIAL; /* nobody finds it any more */
     g_mutex_unlock(&table->lock);
 
@@ -20,7 +38,7 @@ bool sp_take_down(struct sp_sandbox *sandbox, const char *reason, GError **error
         instance->driver->ops->instance_free(instance);
     sp_sessions_lose(sandbox->node->sessions, sandbox->id, reason);
 
-    bool gone = sp_run_dir_destroy(sandbox->node, sandbox->run_dir, error);
+    bool gone = remove_all(sandbox, error);
     g_mutex_lock(&table->lock);
     if (gone) {
         sandbox->found.presence = SP_PRESENCE_ABSENT;
@@ -30,6 +48,7 @@ bool sp_take_down(struct sp_sandbox *sandbox, const char *reason, GError **error
         sandbox->slot = -1;
         g_clear_pointer(&sandbox->user, g_free);
         g_clear_pointer(&sandbox->workdir, g_free);
+        g_clear_pointer(&sandbox->lost_reason, g_free);
     } else {
         sandbox->found.presence = SP_PRESENCE_PARTIAL;
     }

@@ -107,6 +107,22 @@ bool sp_upstream_sessions(struct sp_node *node, json_t *sessions, GError **error
     return post(node, "/worker/v1/sessions", body, NULL, error);
 }
 
+bool sp_upstream_snapshots(struct sp_node *node, json_t *snapshots, GError **error)
+{
+    g_autoptr(json_t) body = json_object();
+    json_object_set_new(body, "node", json_string(node->config->node_name));
+    json_object_set(body, "snapshots", snapshots);
+    return post(node, "/worker/v1/snapshots", body, NULL, error);
+}
+
+bool sp_upstream_activity(struct sp_node *node, json_t *sandboxes, GError **error)
+{
+    g_autoptr(json_t) body = json_object();
+    json_object_set_new(body, "node", json_string(node->config->node_name));
+    json_object_set(body, "sandboxes", sandboxes);
+    return post(node, "/worker/v1/activity", body, NULL, error);
+}
+
 json_t *sp_upstream_session(struct sp_node *node, const char *session_id, GError **error)
 {
     g_autofree char *path = g_strdup_printf("/worker/v1/sessions/%s", session_id);

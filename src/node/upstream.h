@@ -16,6 +16,8 @@ json_t *sp_upstream_desired_of(struct sp_node *node, char *const *ids, GError **
 /* Reports; the list's reference is not taken. */
 bool sp_upstream_observed(struct sp_node *node, json_t *sandboxes, GError **error);
 bool sp_upstream_sessions(struct sp_node *node, json_t *sessions, GError **error);
+bool sp_upstream_snapshots(struct sp_node *node, json_t *snapshots, GError **error);
+bool sp_upstream_activity(struct sp_node *node, json_t *sandboxes, GError **error);
 /* Spec and tokens of a session. Caller owns. SP_ERROR_NOT_FOUND. */
 json_t *sp_upstream_session(struct sp_node *node, const char *session_id, GError **error);
 /* Report about a build; *ret_cancel: the server does not want it any more. body is not taken. */

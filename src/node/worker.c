@@ -13,11 +13,13 @@
 #include "base/ids.h"
 #include "base/log.h"
 #include "base/time.h"
+#include "disk/saved.h"
 #include "disk/template_build.h"
 #include "disk/volume.h"
 #include "driver/fake/fake.h"
 #include "driver/launcher.h"
 #include "http/server.h"
+#include "node/activity.h"
 #include "node/builds.h"
 #include "node/drivers.h"
 #include "node/node.h"
@@ -27,6 +29,7 @@
 #include "node/routes.h"
 #include "node/session_sweep.h"
 #include "node/sessions.h"
+#include "node/snapshots.h"
 #include "node/table.h"
 #include "node/upstream.h"
 
@@ -42,6 +45,7 @@ struct parts {
     struct sp_launcher *launcher;
     struct sp_http_server *server;
     struct sp_session_sweep *sweep;
+    struct sp_activity *activity;
     struct sp_driver_env env; /* the drivers keep a pointer to it */
 };
 
@@ -52,6 +56,10 @@ static const struct sp_outbox_ops sandbox_reports = {
 static const struct sp_outbox_ops session_reports = {
     .send = (bool (*)(void *, json_t *, GError **))sp_upstream_sessions,
     .taken = sp_sessions_taken,
+};
+
+static const struct sp_outbox_ops snapshot_reports = {
+    .send = (bool (*)(void *, json_t *, GError **))sp_upstream_snapshots,
 };
 
 static bool make_dirs(struct sp_node *node, GError **error)
@@ -140,6 +148,7 @@ static bool open_volume(struct parts *parts, GError **error)
     if (!parts->node.volume)
         return false;
     g_autoptr(GError) cause = NULL;
+    sp_saved_clean(parts->node.volume);
     if (!sp_template_clean(parts->node.volume, &cause))
         sp_log_error("left-overs of earlier template builds stay", cause, NULL);
     return true;
@@ -183,6 +192,8 @@ static bool start(struct parts *parts, GError **error)
     node->table = sp_table_new();
     node->sessions = sp_sessions_new(node);
     node->session_reports = sp_outbox_new("sessions", &session_reports, node);
+    node->snapshots = sp_snapshots_new(node);
+    node->snapshot_reports = sp_outbox_new("snapshots", &snapshot_reports, node);
     node->sandbox_reports = sp_outbox_new("observed", &sandbox_reports, node);
     node->builds = sp_builds_new(node);
     node->reconciler = sp_reconciler_new(node);
@@ -193,6 +204,7 @@ static bool start(struct parts *parts, GError **error)
     if (!start_listener(parts, error))
         return false;
     parts->sweep = sp_session_sweep_start(node);
+    parts->activity = sp_activity_start(node);
     sp_pool_start(node->pool);
     sp_reconciler_start(node->reconciler);
     sp_log(SP_LOG_INFO, "worker is up", "node", config->node_name, "data_url", node->data_url,
@@ -244,10 +256,13 @@ static void stop(struct parts *parts)
     sp_http_server_stop(parts->server, HTTP_GRACE_MS);
     bool idle = sp_reconciler_stop(node->reconciler, ACTION_GRACE_MS);
     sp_session_sweep_stop(parts->sweep);
+    sp_activity_stop(parts->activity);
+    idle = sp_snapshots_stop(node->snapshots, ACTION_GRACE_MS) && idle;
     idle = sp_builds_stop(node->builds, ACTION_GRACE_MS) && idle;
     idle = sp_pool_stop(node->pool, POOL_GRACE_MS) && idle;
     sp_outbox_free(node->sandbox_reports);
     sp_outbox_free(node->session_reports);
+    sp_outbox_free(node->snapshot_reports);
     if (!idle || !sp_drivers_wait_probed(node->drivers, 0)) {
         sp_log(SP_LOG_INFO, "worker stops with work under way; the next one takes it up", NULL);
         _exit(0);
@@ -257,6 +272,7 @@ static void stop(struct parts *parts)
     sp_drivers_free(node->drivers);
     sp_reconciler_free(node->reconciler);
     sp_builds_free(node->builds);
+    sp_snapshots_free(node->snapshots);
     sp_sessions_free(node->sessions);
     sp_table_free(node->table);
     sp_http_client_free(node->server);

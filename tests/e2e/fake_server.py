@@ -75,6 +75,9 @@ class FakeServer:
         self.observed = []   # every report, in order
         self.sessions = []
         self.builds = {}     # id -> list of reports
+        self.snapshots_wanted = {}
+        self.snapshots = []  # every report, in order
+        self.activity = []
         self.calls = []
         self.refuse = False
         self.deleted_templates = []
@@ -119,6 +122,17 @@ class FakeServer:
                 spec = self.specs.get(path.rsplit("/", 1)[1])
                 if spec:
                     return 200, spec
+            if path == "/worker/v1/snapshots":
+                self.snapshots += body["snapshots"]
+                for report in body["snapshots"]:
+                    if report["id"] in self.snapshots_wanted:
+                        self.snapshots_wanted[report["id"]]["_state"] = report["state"]
+                self.lock.notify_all()
+                return 200, {}
+            if path == "/worker/v1/activity":
+                self.activity += body["sandboxes"]
+                self.lock.notify_all()
+                return 200, {}
             if path.startswith("/worker/v1/builds/"):
                 self.builds.setdefault(path.rsplit("/", 1)[1], []).append(body)
                 self.lock.notify_all()
@@ -130,9 +144,11 @@ class FakeServer:
         while True:
             rows = [r for r in self.rows.values() if r["_revision"] > after and not r.get("_gone")]
             builds = [b for b in self.builds_wanted.values() if b["_revision"] > after]
+            snapshots = [s for s in self.snapshots_wanted.values() if s["_revision"] > after and s["_state"] != (
+                "deleted" if s["desired"] == "deleted" else "ready")]
             left = deadline - time.monotonic()
-            if rows or builds or left <= 0:
-                return {"revision": self.revision, "sandboxes": rows, "builds": builds}
+            if rows or builds or snapshots or left <= 0:
+                return {"revision": self.revision, "sandboxes": rows, "builds": builds, "snapshots": snapshots}
             self.lock.wait(left)
 
     # --- what a test wants
@@ -151,6 +167,40 @@ class FakeServer:
             self.rows[sandbox_id] = row
             self.lock.notify_all()
             return sandbox_id
+
+    def want_snapshot(self, sandbox_id=None, snapshot_id=None, desired="ready", **fields):
+        with self.lock:
+            self.revision += 1
+            snapshot_id = snapshot_id or make_id("snp")
+            row = self.snapshots_wanted.setdefault(snapshot_id, {
+                "id": snapshot_id, "sandbox_id": sandbox_id, "operation_id": make_id("op"), "memory": True,
+                "durable": True, "_state": "creating"})
+            row.update(fields)
+            row.update(desired=desired, _revision=self.revision)
+            self.lock.notify_all()
+            return snapshot_id
+
+    def wait_snapshot(self, snapshot_id, state, timeout=15):
+        def last():
+            reports = [r for r in self.snapshots if r["id"] == snapshot_id]
+            return reports and reports[-1]["state"] == state and reports[-1]
+        return self.wait_for(f"{snapshot_id} {state}", last, timeout)
+
+    def generation(self, sandbox_id):
+        return self.rows[sandbox_id]["generation"]
+
+    def change(self, sandbox_id, desired, timeout=15, **fields):
+        """Wants a state and waits for the worker's word about that very generation; returns the report."""
+        self.want(sandbox_id, desired, **fields)
+        generation = self.generation(sandbox_id)
+
+        def last():
+            reports = [r for r in self.observed if r["id"] == sandbox_id and r["generation"] == generation]
+            return reports and reports[-1]
+        report = self.wait_for(f"{sandbox_id} {desired}", last, timeout)
+        if "error" in report:  # as the server does: what it is becomes what is wanted
+            self.want(sandbox_id, report["state"])
+        return report
 
     def want_build(self, recipe):
         with self.lock:
@@ -286,7 +336,8 @@ class Worker:
         self.options = ["--pool-max", "0"]
         template = self.state / "data" / "templates" / DIGEST_HEX
         template.mkdir(parents=True, exist_ok=True)
-        (self.state / "data" / "layers").mkdir(exist_ok=True)
+        for folder in ("layers", "saved", "tmp"):
+            (self.state / "data" / folder).mkdir(exist_ok=True)
         (template / "config.json").write_text(json.dumps({
             "format": 1, "name": "fake", "user": "root", "workdir": "/", "env": {"FROM_TEMPLATE": "yes"},
             "ready": ["/bin/true"], "packages": []}))
@@ -302,7 +353,8 @@ class Worker:
             [str(self.build / "space"), "worker", "--state", str(self.state), "--listen", "127.0.0.1:0",
              "--server-url", self.server.url, "--secrets-fd", str(read_end), "--fake-driver",
              "--agent", str(self.build / "agent" / "space-agent"), *self.options],
-            pass_fds=[read_end], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            pass_fds=[read_end], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            env={**os.environ, "SPACE_FAILPOINTS": str(self.state / "failpoints")})
         os.close(read_end)
         log.close()
         self.server.wait_for("register", lambda: len(self.server.registered) > before or self.process.poll() is not None)
@@ -339,6 +391,21 @@ class Worker:
 
     def threads(self):
         return len(os.listdir(f"/proc/{self.process.pid}/task"))
+
+    def failpoints(self, text):
+        """What is to go wrong (docs/failpoints.md), from now on."""
+        path = self.state / "failpoints"
+        temporary = self.state / "failpoints.tmp"
+        temporary.write_text(text)
+        os.rename(temporary, path)
+
+    def wait_dead(self, timeout=20):
+        """Waits for a failpoint to kill it."""
+        self.process.wait(timeout=timeout)
+
+    def saved(self):
+        folder = self.state / "data" / "saved"
+        return sorted(os.listdir(folder)) if folder.exists() else []
 
     def fds(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))

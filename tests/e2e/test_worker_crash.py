@@ -294,5 +294,5 @@ def test_heartbeat(fresh_rig):
     server.wait_for("two heartbeats", lambda: len(server.registered) >= seen + 2, timeout=15)
     last = server.registered[-1]
     assert last["protocol"] == 1 and last["sandboxes"] == [box] and last["instance"] == server.registered[0]["instance"]
-    assert last["tiers"] == [{"tier": "container", "available": True, "detail": "fake, for tests only"}]
+    assert last["tiers"] == [{"tier": "container", "available": True, "detail": "fake, for tests only", "save_memory": True}]
     assert make_id("sbx") not in last["sandboxes"]

@@ -12,29 +12,18 @@
 
 #include "base/error.h"
 #include "base/time.h"
-#include "driver/record.h"
+#include "driver/fake/fake_private.h"
 #include "os/endpoint.h"
 
-#define GROUP "fake"
-#define SOCKET_NAME "agent.sock"
 #define START_MS 10000
 #define END_MS 10000
 #define CONNECT_MS 5000
 
-struct fake_driver {
-    struct sp_driver base;
-    struct sp_driver_env env;
-};
-struct fake {
-    struct sp_instance base;
-    char *run_dir;
-    int pidfd;
-};
-
-/* The agent writes its names into /etc: it gets one of its own. $0 is the run directory, $1 the
- * agent. */
+/* The agent writes its names into /etc and its hooks into /run: it gets its own. $0 is the run
+ * directory, $1 the agent. */
 static const char script[] = "mkdir \"$0/etc\" && mount -t tmpfs none \"$0/etc\" && "
                              "cp -a /etc/. \"$0/etc/\" && mount --bind \"$0/etc\" /etc && "
+                             "mount -t tmpfs -o mode=755 none /run && "
                              "exec \"$1\" --link-fd=3";
 
 static void probe(struct sp_driver *driver, struct sp_tier_status *ret)
@@ -79,8 +68,9 @@ static pid_t start(const struct fake_driver *driver, const char *run_dir, int so
     sigemptyset(&none);
     posix_spawnattr_init(&attributes);
     posix_spawnattr_setsigmask(&attributes, &none);
-    posix_spawnattr_setpgroup(&attributes, 0); /* a signal to the worker's group is not for it */
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
+    /* A signal to the worker's group is not for it; and a stopped group that loses its worker, in
+     * the worker's session, would get SIGHUP (setpgid(2), orphaned process groups). */
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSID);
     pid_t pid = 0;
     int failed = posix_spawnp(&pid, argv[0], &actions, &attributes, argv, env);
     posix_spawn_file_actions_destroy(&actions);
@@ -137,15 +127,14 @@ static bool start_recorded(struct fake_driver *driver, const struct sp_driver_sp
 {
     if (!sp_record_save(spec->run_dir, record, error))
         return false;
-    int socket_fd = sp_endpoint_listen(spec->run_dir, SOCKET_NAME, error);
+    int socket_fd = sp_endpoint_listen(spec->run_dir, FAKE_SOCKET, error);
     if (socket_fd < 0)
         return false;
     pid_t launcher = start(driver, spec->run_dir, socket_fd, error);
     close(socket_fd);
     if (launcher == 0)
         return false;
-    record->extra = g_key_file_new();
-    g_key_file_set_integer(record->extra, GROUP, "launcher", launcher);
+    g_key_file_set_integer(record->extra, FAKE_GROUP, "launcher", launcher);
     if (!sp_record_save(spec->run_dir, record, error) ||
         !await_agent(record, driver->env.agent_path, launcher, error))
         return false;
@@ -165,7 +154,14 @@ static struct sp_instance *create(struct sp_driver *base, const struct sp_driver
         .slot = spec->slot,
     };
     int pidfd = -1;
-    if (start_recorded(driver, spec, &record, error))
+    record.extra = g_key_file_new();
+    g_key_file_set_double(record.extra, FAKE_GROUP, "cpus", spec->shape.cpus);
+    g_key_file_set_int64(record.extra, FAKE_GROUP, "memory_mb", spec->shape.memory_mb);
+    g_key_file_set_int64(record.extra, FAKE_GROUP, "disk_mb", spec->shape.disk_mb);
+    g_key_file_set_int64(record.extra, FAKE_GROUP, "pids", spec->shape.pids);
+    bool kept;
+    if (sp_fake_take_kept(driver, spec, &record, &kept, error) &&
+        (kept || start_recorded(driver, spec, &record, error)))
         pidfd = sp_record_open_process(&record, error);
     sp_record_clear(&record);
     if (pidfd < 0) {
@@ -180,17 +176,18 @@ static struct sp_instance *create(struct sp_driver *base, const struct sp_driver
 static struct sp_instance *adopt(struct sp_driver *driver, const char *run_dir, bool *ret_paused,
                                  GError **error)
 {
-    if (ret_paused)
-        *ret_paused = false;
     struct sp_record record = {0};
     if (!sp_record_load(run_dir, &record, error))
         return NULL;
     int pidfd = -1;
+    bool paused = record.started && sp_fake_is_stopped(record.pid);
     if (record.started)
         pidfd = sp_record_open_process(&record, error);
     else
         g_set_error(error, SP_ERROR, SP_ERROR_NOT_FOUND, "it was never started");
     sp_record_clear(&record);
+    if (pidfd >= 0 && ret_paused)
+        *ret_paused = paused;
     return pidfd >= 0 ? instance_of(driver, run_dir, pidfd) : NULL;
 }
 
@@ -235,9 +232,23 @@ static bool destroy(struct sp_driver *driver, const char *run_dir, GError **erro
             g_propagate_error(error, cause);
         return gone;
     }
+    if (record.extra && g_key_file_get_boolean(record.extra, FAKE_GROUP, "given_away", NULL)) {
+        sp_record_clear(&record);
+        return true;
+    }
+    if (record.pid > 0 && sp_fake_is_kept((struct fake_driver *)driver, &record)) {
+        /* It is the memory of a saved form now: only the sandbox lets go of it. */
+        gone = sp_fake_stop(record.pid, error);
+        record.started = false;
+        record.pid = 0;
+        g_key_file_set_boolean(record.extra, FAKE_GROUP, "given_away", TRUE);
+        gone = gone && sp_record_save(run_dir, &record, error);
+        sp_record_clear(&record);
+        return gone;
+    }
     /* unshare first: its child dies with it, also one that is not the agent yet. */
     pid_t launcher =
-        record.extra ? g_key_file_get_integer(record.extra, GROUP, "launcher", NULL) : 0;
+        record.extra ? g_key_file_get_integer(record.extra, FAKE_GROUP, "launcher", NULL) : 0;
     int pidfd = record.pid > 0 ? sp_record_open_process(&record, NULL) : -1;
     if (pidfd >= 0) {
         gone =
@@ -253,7 +264,7 @@ static bool destroy(struct sp_driver *driver, const char *run_dir, GError **erro
 
 static int connect_agent(struct sp_instance *instance, GError **error)
 {
-    return sp_endpoint_connect(((struct fake *)instance)->run_dir, SOCKET_NAME, CONNECT_MS, error);
+    return sp_endpoint_connect(((struct fake *)instance)->run_dir, FAKE_SOCKET, CONNECT_MS, error);
 }
 
 static int pidfd_of(struct sp_instance *instance)
@@ -283,6 +294,14 @@ static const struct sp_driver_ops ops = {
     .destroy = destroy,
     .connect_agent = connect_agent,
     .pidfd = pidfd_of,
+    .pause = sp_fake_pause,
+    .resume = sp_fake_resume,
+    .save_begin = sp_fake_save_begin,
+    .save_capture = sp_fake_save_capture,
+    .save_finish = sp_fake_save_finish,
+    .save_free = sp_fake_save_free,
+    .forget_saved = sp_fake_forget_saved,
+    .agent_holds = true, /* nothing is frozen by it, but the frames are as in a microVM */
     .max_event_data = 32768,
     .instance_free = instance_free,
     .driver_free = driver_free,
