@@ -120,7 +120,9 @@ static int run_up(const struct up_options *o, int ready_fd)
 {
     g_autoptr(GError) error = NULL;
     g_autofree char *database = NULL;
-    if (!sp_database_asked(o->database, o->database_file, &database, &error))
+    struct sp_pool_numbers pool;
+    if (!sp_pool_options_read(&o->pool, &pool, &error) ||
+        !sp_database_asked(o->database, o->database_file, &database, &error))
         return sp_output_error(error);
     struct sp_up_config config = {.state = o->state ? o->state : SP_STATE_DIR_DEFAULT,
                                   .api = o->api ? o->api : SP_UP_API_DEFAULT,

@@ -10,7 +10,7 @@
 
 #define TRIES 2 /* then the create is an ordinary one */
 /* A member that does not take its identity in this time is not worth waiting for. */
-#define IDENTITY_MS 3000
+#define IDENTITY_MS 2000
 
 /* The oldest member that looks alive; NULL when there is none. What is dead goes to the thread. */
 static struct sp_pool_member *take(struct sp_pool *pool, const struct sp_sandbox_spec *spec)

@@ -10,6 +10,8 @@
 #include "node/pool_private.h"
 #include "node/destroy_dir.h"
 
+#define HOLD_MS 5000
+
 struct sp_pool_member *sp_pool_member_new(struct sp_pool *pool, struct sp_pool_key *key)
 {
     struct sp_pool_member *member = g_new0(struct sp_pool_member, 1);
@@ -63,10 +65,18 @@ static void release_slot(struct sp_pool_member *member)
     g_mutex_unlock(&table->lock);
 }
 
-/* From here on it takes no CPU. */
+/* From here on it takes no CPU. A tier without HOLD and pause just idles. */
 static bool stand_still(struct sp_pool_member *member, GError **error)
 {
-    return true;
+    const struct sp_driver_ops *ops = member->instance->driver->ops;
+    if (!ops->agent_holds || !ops->pause || !ops->resume)
+        return true;
+    int64_t deadline = sp_time_monotonic_us() + HOLD_MS * (int64_t)1000;
+    if (!sp_link_hold(member->link, 0, deadline, error))
+        return false;
+    sp_link_pause(member->link, true);
+    member->paused = true;
+    return ops->pause(member->instance, error);
 }
 
 bool sp_pool_member_wake(struct sp_pool_member *member, GError **error)
@@ -75,6 +85,7 @@ bool sp_pool_member_wake(struct sp_pool_member *member, GError **error)
         return true;
     if (!member->instance->driver->ops->resume(member->instance, error))
         return false;
+    sp_link_pause(member->link, false);
     member->paused = false;
     return true;
 }

@@ -1,0 +1,708 @@
+/* The pools over a driver of the test's own, whose agents are threads. */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/time.h"
+#include "disk/tree.h"
+#include "driver/record.h"
+#include "node/drivers.h"
+#include "node/pool.h"
+#include "node/table.h"
+#include "wire/agent_msg.h"
+
+#define DIGEST_HEX "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
+
+/* --- an agent that can do what a create needs */
+
+struct toy_agent {
+    int fd;
+    gint *mute; /* atomic: 1: HELLO is all that it answers */
+};
+
+static void put_frame(int fd, uint8_t type, uint32_t tag, const struct sp_pack *p)
+{
+    uint8_t frame[256];
+    size_t len = p ? p->len : 0;
+    struct sp_frame_header header = {type, (uint32_t)len, tag};
+    sp_frame_header_encode(&header, frame);
+    if (len)
+        memcpy(frame + SP_FRAME_HEADER_BYTES, p->bytes, len);
+    ssize_t n = send(fd, frame, SP_FRAME_HEADER_BYTES + len, MSG_NOSIGNAL);
+    (void)n;
+}
+
+static void put_event(int fd, uint32_t sub, uint64_t id, uint8_t kind)
+{
+    uint8_t bytes[200];
+    struct sp_pack p;
+    struct sp_msg_event event = {.event_id = id, .kind = kind, .pid = 7};
+    sp_pack_init(&p, bytes, sizeof(bytes));
+    sp_msg_event_encode(&p, &event);
+    put_frame(fd, SP_FRAME_EVENT, sub, &p);
+}
+
+static void answer(struct toy_agent *agent, const struct sp_frame_header *h, const uint8_t *payload)
+{
+    uint8_t bytes[200];
+    struct sp_pack p;
+    struct sp_msg_hello hello;
+    struct sp_msg_hello_ok ok = {.version = 1};
+    struct sp_msg_session session = {
+        .state = SP_MSG_SESSION_RUNNING, .pid = 7, .oldest_event = 1, .next_event = 3};
+    struct sp_msg_subscribed subscribed = {1, 3, 1, 0};
+    sp_pack_init(&p, bytes, sizeof(bytes));
+    if (h->type == SP_FRAME_HELLO) {
+        g_assert_true(sp_msg_hello_decode(payload, h->payload_len, &hello));
+        memcpy(ok.nonce, hello.nonce, sizeof(ok.nonce));
+        sp_msg_hello_ok_encode(&p, &ok);
+        put_frame(agent->fd, SP_FRAME_HELLO_OK, h->tag, &p);
+    } else if (g_atomic_int_get(agent->mute)) {
+        return;
+    } else if (h->type == SP_FRAME_START) {
+        sp_msg_session_encode(&p, &session);
+        put_frame(agent->fd, SP_FRAME_STARTED, h->tag, &p);
+    } else if (h->type == SP_FRAME_SUBSCRIBE) {
+        sp_msg_subscribed_encode(&p, &subscribed);
+        put_frame(agent->fd, SP_FRAME_SUBSCRIBED, h->tag, &p);
+        put_event(agent->fd, h->tag, 1, SP_EVENT_STARTED);
+        put_event(agent->fd, h->tag, 2, SP_EVENT_EXITED);
+    } else if (h->type == SP_FRAME_PING) {
+        put_frame(agent->fd, SP_FRAME_PONG, h->tag, NULL);
+    } else if (h->type == SP_FRAME_IDENTITY) {
+        put_frame(agent->fd, SP_FRAME_OK, h->tag, NULL);
+    }
+}
+
+static bool read_all(int fd, uint8_t *bytes, size_t len)
+{
+    for (size_t at = 0; at < len;) {
+        ssize_t n = recv(fd, bytes + at, len - at, 0);
+        if (n <= 0)
+            return false;
+        at += (size_t)n;
+    }
+    return true;
+}
+
+static void *agent_thread(void *data)
+{
+    struct toy_agent *agent = data;
+    uint8_t head[SP_FRAME_HEADER_BYTES], payload[4096];
+    struct sp_frame_header h;
+    while (read_all(agent->fd, head, sizeof(head))) {
+        g_assert_true(sp_frame_header_decode(head, &h));
+        g_assert_cmpuint(h.payload_len, <=, sizeof(payload));
+        if (!read_all(agent->fd, payload, h.payload_len))
+            break;
+        answer(agent, &h, payload);
+    }
+    close(agent->fd);
+    g_free(agent);
+    return NULL;
+}
+
+/* --- the driver */
+
+struct toy_driver {
+    struct sp_driver base;
+    GMutex lock;
+    GHashTable *instances; /* run directory → struct toy * of those that exist */
+    unsigned creates, destroys;
+    bool refuse_create, refuse_claim;
+    int64_t create_us;
+};
+
+struct toy {
+    struct sp_instance base;
+    char *run_dir;
+    int end_fd; /* eventfd: readable when it has "ended" */
+    gint mute;  /* atomic */
+};
+
+static struct toy_driver *toy_driver_of(struct sp_driver *driver)
+{
+    return (struct toy_driver *)driver;
+}
+
+static void toy_probe(struct sp_driver *driver, struct sp_tier_status *ret)
+{
+    *ret = (struct sp_tier_status){true, g_strdup("toy")};
+}
+
+static bool toy_prepare(struct sp_driver *driver, const char *template_dir,
+                        const struct sp_shape *shape, sp_progress_fn progress, void *user,
+                        GError **error)
+{
+    return true;
+}
+
+static struct sp_instance *toy_create(struct sp_driver *base, const struct sp_driver_spec *spec,
+                                      sp_step_fn step, void *user, GError **error)
+{
+    struct toy_driver *driver = toy_driver_of(base);
+    struct sp_record record = {.id = (char *)spec->id,
+                               .tier = (char *)"container",
+                               .template_digest = (char *)spec->template_digest,
+                               .slot = spec->slot,
+                               .started = true};
+    g_assert_true(g_str_has_prefix(spec->name, "pool_"));
+    g_usleep((gulong)driver->create_us);
+    g_mutex_lock(&driver->lock);
+    driver->creates++;
+    bool refuse = driver->refuse_create;
+    g_mutex_unlock(&driver->lock);
+    if (refuse) {
+        g_set_error(error, SP_ERROR, SP_ERROR_UNAVAILABLE, "refused");
+        return NULL;
+    }
+    g_assert_true(sp_record_save(spec->run_dir, &record, error));
+    struct toy *toy = g_new0(struct toy, 1);
+    toy->base.driver = base;
+    toy->run_dir = g_strdup(spec->run_dir);
+    toy->end_fd = eventfd(0, EFD_CLOEXEC);
+    g_mutex_lock(&driver->lock);
+    g_hash_table_insert(driver->instances, toy->run_dir, toy);
+    g_mutex_unlock(&driver->lock);
+    return &toy->base;
+}
+
+static int toy_connect(struct sp_instance *instance, GError **error)
+{
+    int fds[2];
+    g_assert_cmpint(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), ==, 0);
+    fcntl(fds[0], F_SETFL, O_NONBLOCK);
+    struct toy_agent *agent = g_new0(struct toy_agent, 1);
+    agent->fd = fds[1];
+    agent->mute = &((struct toy *)instance)->mute;
+    g_thread_unref(g_thread_new("agent", agent_thread, agent));
+    return fds[0];
+}
+
+static int toy_pidfd(struct sp_instance *instance)
+{
+    return ((struct toy *)instance)->end_fd;
+}
+
+static bool toy_claim(struct sp_instance *instance, const char *id, const char *run_dir,
+                      const char *hostname, GError **error)
+{
+    struct toy *toy = (struct toy *)instance;
+    struct toy_driver *driver = toy_driver_of(instance->driver);
+    bool fine = false;
+    g_mutex_lock(&driver->lock);
+    if (driver->refuse_claim) {
+        g_set_error(error, SP_ERROR, SP_ERROR_UNAVAILABLE, "refused");
+    } else if (rename(toy->run_dir, run_dir) < 0) {
+        sp_error_set_errno(error, SP_ERROR_INTERNAL, errno, "rename");
+    } else {
+        g_hash_table_remove(driver->instances, toy->run_dir);
+        g_free(toy->run_dir);
+        toy->run_dir = g_strdup(run_dir);
+        g_hash_table_insert(driver->instances, toy->run_dir, toy);
+        fine = true;
+    }
+    g_mutex_unlock(&driver->lock);
+    return fine;
+}
+
+static bool toy_destroy(struct sp_driver *base, const char *run_dir, GError **error)
+{
+    struct toy_driver *driver = toy_driver_of(base);
+    g_mutex_lock(&driver->lock);
+    driver->destroys++;
+    g_mutex_unlock(&driver->lock);
+    return true;
+}
+
+static void toy_free(struct sp_instance *instance)
+{
+    struct toy *toy = (struct toy *)instance;
+    struct toy_driver *driver = toy_driver_of(instance->driver);
+    g_mutex_lock(&driver->lock);
+    g_hash_table_remove(driver->instances, toy->run_dir);
+    g_mutex_unlock(&driver->lock);
+    close(toy->end_fd);
+    g_free(toy->run_dir);
+    /* Not toy itself: its agent's thread may still read `mute`. A few bytes a test. */
+}
+
+static void toy_driver_free(struct sp_driver *base)
+{
+    struct toy_driver *driver = toy_driver_of(base);
+    g_hash_table_destroy(driver->instances);
+    g_free(driver);
+}
+
+static const struct sp_driver_ops toy_ops = {
+    .tier = "container",
+    .probe = toy_probe,
+    .prepare = toy_prepare,
+    .create = toy_create,
+    .destroy = toy_destroy,
+    .connect_agent = toy_connect,
+    .pidfd = toy_pidfd,
+    .claim = toy_claim,
+    .max_event_data = 32768,
+    .instance_free = toy_free,
+    .driver_free = toy_driver_free,
+};
+
+/* --- a node without a server */
+
+struct world {
+    char *state;
+    struct sp_worker_config config;
+    struct sp_node node;
+    struct toy_driver *driver;
+    struct sp_sandbox_spec *spec;
+    struct sp_pool *pool;
+};
+
+static void make_dir(const char *root, const char *path)
+{
+    g_autofree char *dir = g_build_filename(root, path, NULL);
+    g_assert_cmpint(g_mkdir_with_parents(dir, 0700), ==, 0);
+}
+
+static struct sp_sandbox_spec *make_spec(void)
+{
+    json_t *row = json_pack("{s:s,s:s,s:s,s:{s:f,s:i,s:i,s:i}}", "template_digest",
+                            "sha256:" DIGEST_HEX, "isolation", "container", "hostname", "box",
+                            "resources", "cpus", 1.0, "memory_mb", 256, "disk_mb", 512, "pids", 64);
+    struct sp_sandbox_spec *spec = sp_sandbox_spec_decode(row, NULL);
+    json_decref(row);
+    g_assert_nonnull(spec);
+    return spec;
+}
+
+static void world_init(struct world *w, unsigned min, unsigned max)
+{
+    static const char config[] =
+        "{\"format\":1,\"name\":\"toy\",\"user\":\"root\",\"workdir\":\"/\","
+        "\"env\":{},\"ready\":[],\"packages\":[]}";
+    *w = (struct world){.state = g_dir_make_tmp("space-pool-XXXXXX", NULL)};
+    make_dir(w->state, "data/templates/" DIGEST_HEX); /* so the volume stays a plain directory */
+    make_dir(w->state, "run/sandboxes");
+    g_autofree char *path =
+        g_build_filename(w->state, "data/templates/" DIGEST_HEX "/config.json", NULL);
+    g_assert_true(g_file_set_contents(path, config, -1, NULL));
+    w->config = (struct sp_worker_config){.state_dir = w->state, .pool_min = min, .pool_max = max};
+    w->node.config = &w->config;
+    w->node.sandbox_root = g_build_filename(w->state, "run/sandboxes", NULL);
+    w->node.volume = sp_volume_open(w->state, 0, NULL);
+    g_assert_nonnull(w->node.volume);
+    w->node.table = sp_table_new();
+    w->node.drivers = sp_drivers_new();
+    w->driver = g_new0(struct toy_driver, 1);
+    w->driver->base.ops = &toy_ops;
+    g_mutex_init(&w->driver->lock);
+    w->driver->instances = g_hash_table_new(g_str_hash, g_str_equal);
+    sp_drivers_add(w->node.drivers, &w->driver->base);
+    sp_drivers_probe(w->node.drivers, NULL, NULL);
+    w->spec = make_spec();
+}
+
+static void world_start(struct world *w)
+{
+    w->pool = sp_pool_new(&w->node);
+    sp_pool_start(w->pool);
+}
+
+static unsigned n_entries(struct world *w, const char *folder)
+{
+    g_autofree char *path = g_build_filename(w->state, "run", folder, NULL);
+    g_autoptr(GDir) dir = g_dir_open(path, 0, NULL);
+    unsigned n = 0;
+    while (dir && g_dir_read_name(dir))
+        n++;
+    return n;
+}
+
+static void world_stop(struct world *w)
+{
+    g_atomic_int_set(&w->node.stopping, 1);
+    g_assert_true(sp_pool_stop(w->pool, 10000));
+    g_assert_cmpuint(n_entries(w, "pool"), ==, 0);
+    sp_pool_free(w->pool);
+    w->pool = NULL;
+}
+
+static void world_clear(struct world *w)
+{
+    if (w->pool)
+        world_stop(w);
+    sp_sandbox_spec_unref(w->spec);
+    sp_drivers_free(w->node.drivers);
+    sp_table_free(w->node.table);
+    sp_volume_close(w->node.volume);
+    sp_tree_remove(w->state);
+    g_free(w->node.sandbox_root);
+    g_free(w->state);
+}
+
+/* The numbers of the only key. */
+static int64_t number(struct world *w, const char *name)
+{
+    g_autoptr(json_t) list = sp_pool_to_json(w->pool);
+    return json_integer_value(json_object_get(json_array_get(list, 0), name));
+}
+
+static bool wait_number(struct world *w, const char *name, int64_t value)
+{
+    for (int i = 0; i < 1000 && number(w, name) != value; i++)
+        g_usleep(10000);
+    return number(w, name) == value;
+}
+
+/* A create that was made to run; then there is a pool for its key. */
+static void demand(struct world *w, unsigned n)
+{
+    while (n-- > 0) {
+        sp_pool_create_began(w->pool, w->spec);
+        sp_pool_create_ended(w->pool, w->spec, true);
+    }
+}
+
+/* --- a create */
+
+struct claimed {
+    char id[SP_ID_MAX];
+    char *run_dir;
+    struct sp_making making;
+    bool done;
+};
+
+static void on_gone(void *user)
+{
+    g_atomic_int_set((gint *)user, 1);
+}
+
+static void claim(struct world *w, struct claimed *c, gint *gone)
+{
+    sp_id_new("sbx", c->id);
+    c->run_dir = g_build_filename(w->node.sandbox_root, c->id, NULL);
+    c->making = (struct sp_making){.node = &w->node,
+                                   .id = c->id,
+                                   .run_dir = c->run_dir,
+                                   .spec = w->spec,
+                                   .on_gone = on_gone,
+                                   .gone_user = gone};
+    sp_pool_create_began(w->pool, w->spec);
+    g_assert_true(sp_making_template(&c->making, NULL));
+    c->done = sp_pool_claim(w->pool, &c->making);
+    sp_pool_create_ended(w->pool, w->spec, true);
+    g_assert_cmpint(access(c->run_dir, F_OK) == 0, ==, c->done);
+    if (c->done) {
+        g_autofree char *ready = g_build_filename(c->run_dir, "ready", NULL);
+        g_assert_cmpint(access(ready, F_OK), ==, 0);
+        g_assert_nonnull(c->making.link);
+        g_assert_true(sp_link_ping(c->making.link, sp_time_monotonic_us() + 5000000, NULL));
+    } else {
+        g_assert_null(c->making.link);
+        g_assert_null(c->making.instance);
+    }
+}
+
+static void unclaim(struct world *w, struct claimed *c)
+{
+    if (c->done) {
+        sp_link_stop(c->making.link, NULL);
+        sp_link_unref(c->making.link);
+        toy_free(c->making.instance);
+        g_assert_cmpint(sp_tree_remove(c->run_dir), ==, 0);
+        g_mutex_lock(&w->node.table->lock);
+        sp_slots_release(&w->node.table->slots, c->making.slot);
+        g_mutex_unlock(&w->node.table->lock);
+    }
+    sp_making_clear(&c->making);
+    g_free(c->run_dir);
+    *c = (struct claimed){.done = false};
+}
+
+/* --- tests */
+
+static void test_off(void)
+{
+    struct world w;
+    struct claimed c = {.done = false};
+    world_init(&w, 2, 0);
+    world_start(&w);
+    demand(&w, 5);
+    claim(&w, &c, NULL);
+    g_assert_false(c.done);
+    unclaim(&w, &c);
+    g_autoptr(json_t) list = sp_pool_to_json(w.pool);
+    g_assert_cmpuint(json_array_size(list), ==, 0);
+    g_assert_cmpuint(w.driver->creates, ==, 0);
+    world_clear(&w);
+}
+
+static void test_fills_after_first_use(void)
+{
+    struct world w;
+    struct claimed c = {.done = false};
+    gint gone = 0;
+    world_init(&w, 2, 8);
+    world_start(&w);
+    claim(&w, &c, &gone);
+    g_assert_false(c.done); /* the first */
+    unclaim(&w, &c);
+    g_assert_true(wait_number(&w, "ready", 2));
+    g_assert_cmpuint(n_entries(&w, "pool"), ==, 2);
+    claim(&w, &c, &gone);
+    g_assert_true(c.done);
+    g_assert_true(wait_number(&w, "ready", 2)); /* filled again */
+    g_assert_cmpint(number(&w, "hits"), ==, 1);
+    g_assert_cmpint(number(&w, "misses"), ==, 1);
+    g_assert_cmpuint(n_entries(&w, "sandboxes"), ==, 1);
+    /* It is the sandbox's now: its end is told to it, and stopping the pools does not touch it. */
+    world_stop(&w);
+    g_assert_cmpuint(n_entries(&w, "sandboxes"), ==, 1);
+    g_assert_true(sp_link_ping(c.making.link, sp_time_monotonic_us() + 5000000, NULL));
+    g_assert_cmpint(eventfd_write(((struct toy *)c.making.instance)->end_fd, 1), ==, 0);
+    for (int i = 0; i < 500 && !g_atomic_int_get(&gone); i++)
+        g_usleep(10000);
+    g_assert_cmpint(g_atomic_int_get(&gone), ==, 1);
+    g_assert_cmpuint(w.node.table->slots.n_used, ==, 1);
+    unclaim(&w, &c);
+    g_assert_cmpuint(w.node.table->slots.n_used, ==, 0);
+    world_clear(&w);
+}
+
+static void *claim_thread(void *data)
+{
+    void **arguments = data;
+    claim(arguments[0], arguments[1], NULL);
+    return NULL;
+}
+
+/* Many at once, again and again: none gets what another has. */
+static void test_claims_are_exclusive(void)
+{
+    enum { THREADS = 6, ROUNDS = 100 };
+    struct world w;
+    world_init(&w, 3, 3);
+    world_start(&w);
+    demand(&w, 1);
+    unsigned claimed = 0;
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        struct claimed c[THREADS] = {0};
+        void *arguments[THREADS][2];
+        GThread *threads[THREADS];
+        g_assert_true(wait_number(&w, "ready", 3));
+        for (unsigned i = 0; i < THREADS; i++) {
+            arguments[i][0] = &w;
+            arguments[i][1] = &c[i];
+            threads[i] = g_thread_new("claim", claim_thread, arguments[i]);
+        }
+        for (unsigned i = 0; i < THREADS; i++)
+            g_thread_join(threads[i]);
+        for (unsigned i = 0; i < THREADS; i++) {
+            claimed += c[i].done;
+            for (unsigned j = 0; j < i; j++) {
+                g_assert_true(!c[i].done || c[i].making.instance != c[j].making.instance);
+                g_assert_true(!c[i].done || !c[j].done || c[i].making.slot != c[j].making.slot);
+            }
+        }
+        for (unsigned i = 0; i < THREADS; i++)
+            unclaim(&w, &c[i]);
+    }
+    g_assert_cmpuint(claimed, >=, 3 * ROUNDS);
+    world_clear(&w);
+    g_test_message("%u of %u claims had a member", claimed, THREADS * ROUNDS);
+}
+
+/* Does something to all members that wait. */
+static void to_all(struct world *w, void (*fn)(struct toy *toy))
+{
+    GHashTableIter iter;
+    void *value;
+    g_mutex_lock(&w->driver->lock);
+    g_hash_table_iter_init(&iter, w->driver->instances);
+    while (g_hash_table_iter_next(&iter, NULL, &value))
+        fn(value);
+    g_mutex_unlock(&w->driver->lock);
+}
+
+static void end(struct toy *toy)
+{
+    g_assert_cmpint(eventfd_write(toy->end_fd, 1), ==, 0);
+}
+
+static void mute(struct toy *toy)
+{
+    g_atomic_int_set(&toy->mute, 1);
+}
+
+static void test_dead_members_are_replaced(void)
+{
+    struct world w;
+    struct claimed c = {.done = false};
+    world_init(&w, 3, 3);
+    world_start(&w);
+    demand(&w, 1);
+    g_assert_true(wait_number(&w, "ready", 3));
+    to_all(&w, end);
+    claim(&w, &c, NULL); /* whatever it gets works: claim() has asked it */
+    unclaim(&w, &c);
+    for (int i = 0; i < 500 && w.driver->creates < 6; i++)
+        g_usleep(10000);
+    g_assert_cmpuint(w.driver->creates, >=, 6);
+    g_assert_true(wait_number(&w, "ready", 3));
+    g_assert_cmpuint(n_entries(&w, "pool"), ==, 3);
+    world_clear(&w);
+}
+
+/* Members that live but do not answer cost a create some seconds, not more. */
+static void test_hung_members_are_given_up(void)
+{
+    struct world w;
+    struct claimed c = {.done = false};
+    world_init(&w, 2, 2);
+    world_start(&w);
+    demand(&w, 1);
+    g_assert_true(wait_number(&w, "ready", 2));
+    to_all(&w, mute);
+    int64_t began = sp_time_monotonic_ms();
+    claim(&w, &c, NULL);
+    g_assert_false(c.done);
+    g_assert_cmpint(sp_time_monotonic_ms() - began, <, 9000);
+    g_assert_cmpint(number(&w, "hits"), ==, 0);
+    unclaim(&w, &c);
+    g_assert_true(wait_number(&w, "ready", 2));
+    claim(&w, &c, NULL);
+    g_assert_true(c.done);
+    unclaim(&w, &c);
+    world_clear(&w);
+}
+
+static void test_refused_claim(void)
+{
+    struct world w;
+    struct claimed c = {.done = false};
+    world_init(&w, 2, 2);
+    world_start(&w);
+    demand(&w, 1);
+    g_assert_true(wait_number(&w, "ready", 2));
+    w.driver->refuse_claim = true;
+    claim(&w, &c, NULL);
+    g_assert_false(c.done);
+    unclaim(&w, &c);
+    world_clear(&w);
+}
+
+/* A key whose members cannot be made is tried less and less. */
+static void test_failing_makes_back_off(void)
+{
+    struct world w;
+    world_init(&w, 2, 2);
+    w.driver->refuse_create = true;
+    world_start(&w);
+    demand(&w, 1);
+    g_usleep(4500000);
+    unsigned tries = w.driver->creates;
+    g_assert_cmpuint(tries, >=, 2);
+    g_assert_cmpuint(tries, <=, 8);
+    g_assert_cmpint(number(&w, "ready"), ==, 0);
+    world_clear(&w);
+}
+
+static void test_template_goes(void)
+{
+    struct world w;
+    world_init(&w, 3, 3);
+    w.driver->create_us = 50000;
+    world_start(&w);
+    demand(&w, 1);
+    g_assert_true(wait_number(&w, "ready", 1)); /* and more are being made */
+    g_assert_true(sp_pool_forget_template(w.pool, "sha256:" DIGEST_HEX, NULL));
+    g_assert_cmpuint(n_entries(&w, "pool"), ==, 0);
+    unsigned creates = w.driver->creates;
+    g_usleep(1500000);
+    g_assert_cmpuint(w.driver->creates, ==, creates);
+    demand(&w, 1); /* it has come again */
+    g_assert_true(wait_number(&w, "ready", 3));
+    world_clear(&w);
+}
+
+/* What an earlier worker has left goes, and its block of uids is not given out before. */
+static void test_leftovers(void)
+{
+    struct world w;
+    world_init(&w, 2, 2);
+    struct sp_record record = {.id = (char *)"sbx_01j00000000000000000000000",
+                               .tier = (char *)"container",
+                               .slot = 5,
+                               .started = true};
+    static const char *const names[] = {"pool_01j00000000000000000000000",
+                                        "pool_01j00000000000000000000001"};
+    for (unsigned i = 0; i < G_N_ELEMENTS(names); i++) {
+        g_autofree char *path = g_build_filename("run/pool", names[i], NULL);
+        make_dir(w.state, path);
+    }
+    g_autofree char *first = g_build_filename(w.state, "run/pool", names[0], NULL);
+    g_assert_true(sp_record_save(first, &record, NULL)); /* the second was never made */
+    w.pool = sp_pool_new(&w.node);
+    g_assert_cmpuint(w.node.table->slots.n_used, ==, 1);
+    g_assert_false(sp_slots_claim(&w.node.table->slots, 5));
+    sp_pool_start(w.pool);
+    for (int i = 0; i < 500 && n_entries(&w, "pool") > 0; i++)
+        g_usleep(10000);
+    g_assert_cmpuint(n_entries(&w, "pool"), ==, 0);
+    g_assert_true(sp_pool_forget_template(w.pool, "sha256:" DIGEST_HEX, NULL));
+    g_assert_cmpuint(w.node.table->slots.n_used, ==, 0);
+    g_assert_cmpuint(w.driver->destroys, ==, 1);
+    world_clear(&w);
+}
+
+/* More creates than members: those that find none are told so, and the pool grows up to its limit.
+ */
+static void test_burst(void)
+{
+    enum { BURST = 100 };
+    struct world w;
+    world_init(&w, 10, 10);
+    world_start(&w);
+    demand(&w, 1);
+    g_assert_true(
+        wait_number(&w, "ready", 10)); /* at first; later fills begin below the low mark */
+    static struct claimed c[BURST];
+    unsigned done = 0;
+    for (unsigned i = 0; i < BURST; i++) {
+        claim(&w, &c[i], NULL);
+        done += c[i].done;
+    }
+    g_assert_cmpuint(done, >=, 10);
+    g_assert_cmpint(number(&w, "hits"), ==, done);
+    g_assert_cmpint(number(&w, "misses"), ==, BURST - done);
+    for (unsigned i = 0; i < BURST; i++)
+        unclaim(&w, &c[i]);
+    for (int i = 0; i < 1000 && number(&w, "ready") < number(&w, "low"); i++)
+        g_usleep(10000);
+    g_assert_cmpint(number(&w, "ready"), >=, number(&w, "low"));
+    world_clear(&w);
+}
+
+int main(int argc, char **argv)
+{
+    g_test_init(&argc, &argv, NULL);
+    g_test_add_func("/node/pool/off", test_off);
+    g_test_add_func("/node/pool/first_use", test_fills_after_first_use);
+    g_test_add_func("/node/pool/exclusive", test_claims_are_exclusive);
+    g_test_add_func("/node/pool/dead", test_dead_members_are_replaced);
+    g_test_add_func("/node/pool/hung", test_hung_members_are_given_up);
+    g_test_add_func("/node/pool/refused", test_refused_claim);
+    g_test_add_func("/node/pool/back_off", test_failing_makes_back_off);
+    g_test_add_func("/node/pool/template", test_template_goes);
+    g_test_add_func("/node/pool/leftovers", test_leftovers);
+    g_test_add_func("/node/pool/burst", test_burst);
+    return g_test_run();
+}
