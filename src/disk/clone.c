@@ -112,3 +112,17 @@ bool sp_file_clone(const char *from, const char *to, mode_t mode, bool *ret_refl
     close(target);
     return failure == 0;
 }
+
+bool sp_file_clone_into(int from, int to, GError **error)
+{
+    if (ioctl(to, FICLONE, from) == 0) {
+        return true;
+    }
+    struct stat st;
+    int failure = fstat(from, &st) < 0 ? errno : copy_sparse(from, to, st.st_size);
+    if (failure != 0) {
+        sp_error_set_errno(error, failure == ENOSPC ? SP_ERROR_UNAVAILABLE : SP_ERROR_INTERNAL,
+                           failure, "copy a file");
+    }
+    return failure == 0;
+}

@@ -9,3 +9,7 @@
  * NULL. */
 bool sp_file_clone(const char *from, const char *to, mode_t mode, bool *ret_reflinked,
                    GError **error);
+
+/* The same into an open, writable file that holds nothing but holes, of the same size (which someone may
+ * have open). */
+bool sp_file_clone_into(int from, int to, GError **error);

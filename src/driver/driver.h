@@ -112,6 +112,9 @@ struct sp_driver_ops {
     /* pidfd of the sandbox's first host process (agent or VMM): readable when it has ended.
      * Borrowed. */
     int (*pidfd)(struct sp_instance *instance);
+    /* Whose block of uids it really has: after create() that may be the slot of a prestart() that was
+     * taken instead of the spec's, which is then free. G_MAXUINT: not known. NULL: always the spec's. */
+    unsigned (*slot)(struct sp_instance *instance);
 
     /* --- pause: execution stops, memory stays. Both idempotent; on failure the instance is as
      * before, as far as that is possible. Where agent_holds is set the caller has sent HOLD before
@@ -147,6 +150,9 @@ struct sp_driver_ops {
      * the same template, shape and any saved form: see the driver's own documentation. NULL: there is
      * nothing to start ahead. */
     bool (*prestart)(struct sp_driver *driver, const struct sp_driver_spec *spec, GError **error);
+    /* How many of them wait for such a create(). */
+    unsigned (*prestarted)(struct sp_driver *driver, const char *template_digest,
+                           const struct sp_shape *shape);
 
     /* HOLD and RELEASE frame a pause() or a capture (docs/agent-protocol.md §3): the user's processes
      * stand still inside before the machine does. */

@@ -75,7 +75,7 @@ static void add_machine(GPtrArray *argv, const struct sp_qemu_config *config)
     add(argv, "-object");
     add(argv,
         "memory-backend-file,id=ram,size=%" G_GINT64_FORMAT "M,mem-path=/proc/self/fd/%d,share=%s",
-        config->memory_mb, SP_VMM_FD_MEMORY, config->boot ? "on" : "off");
+        config->memory_mb, SP_VMM_FD_MEMORY, config->shared_ram ? "on" : "off");
 }
 
 static void add_devices(GPtrArray *argv)

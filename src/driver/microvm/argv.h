@@ -10,6 +10,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* Raise it when the machine or its devices change in a way that a saved state cannot be loaded any more.
+ * (A boot image is bound to more: SP_BOOT_FORMAT.) */
+#define SP_VM_MACHINE 1
+
 enum sp_accel { SP_ACCEL_TCG, SP_ACCEL_KVM };
 
 /* fd numbers of the VMM process; 0 and 1 are /dev/null. */
@@ -29,7 +33,8 @@ struct sp_qemu_config {
     enum sp_accel accel;
     int64_t memory_mb;
     unsigned vcpus;
-    bool boot; /* true: boot the kernel with shared RAM; false: paused, waiting for a saved state */
+    bool boot;       /* boot the kernel; else paused, waiting for a saved state */
+    bool shared_ram; /* the guest writes into the memfd: while a boot image is made */
     unsigned tsc_khz; /* boot with TCG only: rate of the host's TSC */
 };
 

@@ -16,11 +16,10 @@
 
 static void close_files(struct sp_boot_image *image)
 {
-    if (image->memory_fd >= 0)
-        close(image->memory_fd);
+    g_clear_pointer(&image->ram, sp_ram_unref);
     if (image->state_fd >= 0)
         close(image->state_fd);
-    image->memory_fd = image->state_fd = -1;
+    image->state_fd = -1;
 }
 
 void sp_boot_image_unref(struct sp_boot_image *image)
@@ -49,7 +48,7 @@ static struct sp_boot_image *describe(struct sp_microvm *vm, const char *templat
     g_atomic_ref_count_init(&image->refs);
     image->host = host;
     image->guest = guest;
-    image->memory_fd = image->state_fd = -1;
+    image->state_fd = -1;
     image->identity = (struct sp_boot_identity){
         .qemu_version = host->qemu_version,
         .accel = host->accel,
@@ -130,6 +129,28 @@ static int load(const struct sp_boot_image *image, const char *name,
     return -1;
 }
 
+struct memory {
+    const struct sp_boot_image *image;
+    const struct sp_boot_file *wanted;
+};
+
+static bool fill_memory(int fd, void *user, GError **error)
+{
+    const struct memory *memory = user;
+    return verify(memory->image, "memory", memory->wanted, fd, error);
+}
+
+static bool load_memory(struct sp_microvm *vm, struct sp_boot_image *image,
+                        const struct sp_boot_file *wanted, GError **error)
+{
+    struct memory memory = {image, wanted};
+    g_autofree char *key = sp_ram_key_of_file(wanted->sha256);
+    g_strlcpy(image->memory_sha256, wanted->sha256, SP_HASH_HEX);
+    image->memory_data_bytes = wanted->data_bytes;
+    image->ram = sp_ram_get(vm, key, wanted->size_bytes, fill_memory, &memory, error);
+    return image->ram != NULL;
+}
+
 static bool read_manifest(const struct sp_boot_image *image, struct sp_boot_manifest *ret,
                           GError **error)
 {
@@ -145,7 +166,7 @@ static bool read_manifest(const struct sp_boot_image *image, struct sp_boot_mani
     return sp_boot_manifest_parse(text, len, ret, error);
 }
 
-static bool open_image(struct sp_boot_image *image, GError **error)
+static bool open_image(struct sp_microvm *vm, struct sp_boot_image *image, GError **error)
 {
     struct sp_boot_manifest manifest;
     close_files(image);
@@ -161,10 +182,7 @@ static bool open_image(struct sp_boot_image *image, GError **error)
         image->state_fd = load(image, "state", &manifest.state, error);
         ok = image->state_fd >= 0;
     }
-    if (ok) {
-        image->memory_fd = load(image, "memory", &manifest.memory, error);
-        ok = image->memory_fd >= 0;
-    }
+    ok = ok && load_memory(vm, image, &manifest.memory, error);
     sp_boot_manifest_clear(&manifest);
     return ok;
 }
@@ -232,9 +250,9 @@ struct sp_boot_image *sp_boot_store_get(struct sp_microvm *vm, const char *templ
     }
     g_autoptr(GError) damage = NULL;
     bool ok = build(vm, template_dir, image, NULL, NULL, error);
-    if (ok && !open_image(image, &damage)) {
+    if (ok && !open_image(vm, image, &damage)) {
         ok = sp_boot_image_remove(image->path, error) &&
-             build(vm, template_dir, image, NULL, NULL, error) && open_image(image, error);
+             build(vm, template_dir, image, NULL, NULL, error) && open_image(vm, image, error);
     }
     if (!ok) {
         sp_boot_image_unref(image);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "driver/microvm/private.h"
+#include "driver/microvm/ram.h"
 
 struct sp_boot_image {
     gatomicrefcount refs;
@@ -14,7 +15,9 @@ struct sp_boot_image {
     struct sp_boot_identity identity; /* its strings belong to host and guest below */
     struct sp_vm_host *host;
     struct sp_guest *guest;
-    int memory_fd;   /* sealed memfd: the guest's RAM */
+    struct sp_ram *ram;
+    char memory_sha256[SP_HASH_HEX]; /* of the file `memory` */
+    int64_t memory_data_bytes;
     int state_fd;    /* sealed memfd: open it again (/proc/self/fd) for an offset of one's own */
     char *disk_path; /* to be cloned */
 };

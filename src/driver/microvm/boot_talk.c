@@ -271,6 +271,30 @@ bool sp_boot_talk_identity(struct sp_boot_talk *talk, int64_t timeout_ms, GError
                    &frame, error);
 }
 
+bool sp_boot_talk_hold(struct sp_boot_talk *talk, bool sync, int64_t timeout_ms, GError **error)
+{
+    struct sp_msg_hold hold = {.flags = sync ? SP_HOLD_SYNC : 0};
+    uint8_t bytes[64];
+    struct sp_pack p;
+    sp_pack_init(&p, bytes, sizeof bytes);
+    sp_msg_hold_encode(&p, &hold);
+    struct frame frame;
+    return request(talk, SP_FRAME_HOLD, &p, SP_FRAME_OK, sp_time_monotonic_ms() + timeout_ms,
+                   &frame, error);
+}
+
+bool sp_boot_talk_release(struct sp_boot_talk *talk, int64_t timeout_ms, GError **error)
+{
+    struct sp_msg_release release = {.realtime_ns = (uint64_t)sp_time_now_ms() * 1000000u};
+    uint8_t bytes[64];
+    struct sp_pack p;
+    sp_pack_init(&p, bytes, sizeof bytes);
+    sp_msg_release_encode(&p, &release);
+    struct frame frame;
+    return request(talk, SP_FRAME_RELEASE, &p, SP_FRAME_OK, sp_time_monotonic_ms() + timeout_ms,
+                   &frame, error);
+}
+
 bool sp_boot_talk_quiesce(struct sp_boot_talk *talk, int64_t timeout_ms, GError **error)
 {
     struct sp_pack p;
@@ -325,6 +349,13 @@ static bool start(struct sp_boot_talk *talk, struct sp_span session, const char 
     sp_msg_start_encode(&p, &start);
     struct frame frame;
     return request(talk, SP_FRAME_START, &p, SP_FRAME_STARTED, deadline_ms, &frame, error);
+}
+
+bool sp_boot_talk_start(struct sp_boot_talk *talk, const char *session, const char *const *argv,
+                        const char *user, int64_t timeout_ms, GError **error)
+{
+    return start(talk, sp_span_of(session), argv, user, 0, sp_time_monotonic_ms() + timeout_ms,
+                 error);
 }
 
 bool sp_boot_talk_run(struct sp_boot_talk *talk, const char *const *argv, const char *user,

@@ -36,5 +36,14 @@ bool sp_boot_talk_identity(struct sp_boot_talk *talk, int64_t timeout_ms, GError
 bool sp_boot_talk_run(struct sp_boot_talk *talk, const char *const *argv, const char *user,
                       int64_t timeout_ms, GString *output, int *ret_exit_code, GError **error);
 
+/* Starts a command as `user` under a session id of the caller's and leaves it running. */
+bool sp_boot_talk_start(struct sp_boot_talk *talk, const char *session, const char *const *argv,
+                        const char *user, int64_t timeout_ms, GError **error);
+
 /* The agent locks itself and holds still. */
 bool sp_boot_talk_quiesce(struct sp_boot_talk *talk, int64_t timeout_ms, GError **error);
+
+/* The user's processes stand still inside, and file systems are written back if sync … */
+bool sp_boot_talk_hold(struct sp_boot_talk *talk, bool sync, int64_t timeout_ms, GError **error);
+/* … and go on, with the clock of now. */
+bool sp_boot_talk_release(struct sp_boot_talk *talk, int64_t timeout_ms, GError **error);

@@ -1,144 +1,161 @@
+#include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/limits.h"
 #include "base/time.h"
 #include "disk/clone.h"
-#include "driver/microvm/boot_store.h"
 #include "driver/microvm/boot_talk.h"
-#include "os/endpoint.h"
+#include "driver/microvm/delta.h"
 #include "driver/microvm/instance.h"
-#include "driver/microvm/qmp_client.h"
+#include "driver/microvm/memory.h"
+#include "driver/microvm/prestart.h"
+#include "driver/microvm/resources.h"
+#include "driver/microvm/source.h"
+#include "driver/microvm/start.h"
+#include "driver/microvm/verify.h"
 #include "driver/microvm/vmm.h"
-#include "driver/record.h"
 #include "os/cleanup.h"
+#include "os/endpoint.h"
 
 #define MIB INT64_C(1048576)
 #define QMP_TIMEOUT_MS 10000
 #define AGENT_TIMEOUT_MS 15000
+#define BOOT_TIMEOUT_MS 60000
+/* A copy with more private memory than this shares it with the other copies, though it takes longer to
+ * make than one in a VMM that was started ahead. */
+#define COPY_ALONE_MAX_BYTES (16 * MIB)
 
 /* What one create() works on. */
 struct creation {
     struct sp_microvm *vm;
     const struct sp_driver_spec *spec;
-    struct sp_boot_image *image;
-    struct sp_record record;
-    struct sp_cgroup *cgroup;
-    struct sp_qmp *qmp;
+    struct sp_vm_source source;
+    struct sp_vm_start start;
+    bool taken; /* a VMM that was started ahead */
+    struct sp_verify *verify;
     struct sp_boot_talk *talk;
-    int root_fd, rw_fd, pidfd;
 };
 
-static bool open_image(struct creation *c, GError **error)
+static bool open_source(struct creation *c, GError **error)
 {
-    g_autofree char *root = g_build_filename(c->spec->template_dir, "image.erofs", NULL);
-    c->image = sp_boot_store_get(c->vm, c->spec->template_dir, &c->spec->shape, error);
-    if (!c->image)
-        return false;
-    c->root_fd = open(root, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (c->root_fd >= 0)
+    return sp_vm_source_open(c->vm, c->spec, &c->source, error);
+}
+
+/* Whether a VMM on the base alone will do: the delta is written into it. */
+static bool may_take(const struct creation *c)
+{
+    if (c->source.way == SP_WAY_IMAGE)
         return true;
-    sp_error_set_errno(error, SP_ERROR_NOT_FOUND, errno, "open %s", root);
-    return false;
+    if (c->source.way != SP_WAY_DELTA)
+        return false;
+    const struct sp_saved_file *delta =
+        sp_saved_manifest_file(&c->source.form.manifest, SP_FORM_DELTA);
+    return c->spec->saved_use == SP_SAVED_WAKE || delta->data_bytes <= COPY_ALONE_MAX_BYTES;
+}
+
+/* The hashes of what is not verified otherwise, beside the start. */
+static void start_verify(struct creation *c)
+{
+    static const char *const memory[] = {SP_FORM_DELTA, SP_FORM_DISK, NULL};
+    static const char *const disk[] = {SP_FORM_DISK, NULL};
+    if (c->source.way == SP_WAY_DELTA)
+        c->verify = sp_verify_start(&c->source.form, memory);
+    else if (c->source.way == SP_WAY_BOOT)
+        c->verify = sp_verify_start(&c->source.form, disk);
+}
+
+/* Which VMM, on which RAM. */
+static bool choose(struct creation *c, GError **error)
+{
+    c->taken = may_take(c) && sp_prestart_take(c->vm, c->spec, &c->source, &c->start);
+    if (!c->taken && c->source.way == SP_WAY_DELTA && c->spec->saved_use == SP_SAVED_COPY &&
+        !sp_vm_source_merge(c->vm, &c->source, error))
+        return false;
+    start_verify(c);
+    return true;
 }
 
 /* The intent: all that destroy() needs. */
 static bool record_intent(struct creation *c, GError **error)
 {
-    c->record = (struct sp_record){
-        .id = g_strdup(c->spec->id),
-        .tier = g_strdup("microvm"),
-        .template_digest = g_strdup(c->spec->template_digest),
-        .cgroup = g_strdup(c->spec->id),
-        .slot = c->spec->slot,
-        .extra = g_key_file_new(),
-    };
-    g_key_file_set_string(c->record.extra, "microvm", "image", c->image->key);
-    g_key_file_set_string(c->record.extra, "microvm", "accel",
-                          sp_accel_name(c->image->identity.accel));
-    return sp_record_save(c->spec->run_dir, &c->record, error);
+    if (c->taken)
+        return true;
+    c->source.facts.name = g_strdup(c->spec->name ? c->spec->name : c->spec->id);
+    return sp_vm_start_record(&c->start, c->spec, &c->source.facts, error);
+}
+
+/* The boot image's own file; where that has just been removed, a copy of what it was. */
+static bool keep_base(struct creation *c, GError **error)
+{
+    const char *name = c->source.facts.name;
+    g_autoptr(GError) cause = NULL;
+    if (!c->source.base_path ||
+        sp_vm_file_link(c->vm, name, SP_VM_BASE, c->source.base_path, &cause))
+        return true;
+    if (c->source.way != SP_WAY_IMAGE) {
+        g_propagate_error(error, g_steal_pointer(&cause));
+        return false;
+    }
+    SP_CLEANUP(sp_close_fdp)
+    int fd = sp_vm_file_open(c->vm, name, SP_VM_BASE, O_WRONLY | O_CREAT | O_EXCL, error);
+    return fd >= 0 && sp_memory_copy(c->source.ram->fd, fd, NULL, error);
+}
+
+static bool keep_delta(struct creation *c, GError **error)
+{
+    if (c->source.way != SP_WAY_COPY)
+        return true;
+    const char *name = c->source.facts.name;
+    g_autofree char *delta = g_build_filename(c->spec->saved_dir, SP_FORM_DELTA, NULL);
+    g_autofree char *map = g_build_filename(c->spec->saved_dir, SP_FORM_MAP, NULL);
+    return sp_vm_file_link(c->vm, name, SP_VM_DELTA, delta, error) &&
+           sp_vm_file_link(c->vm, name, SP_VM_MAP, map, error);
 }
 
 static bool clone_disk(struct creation *c, GError **error)
 {
-    g_autofree char *path = sp_microvm_disk_path(c->vm, c->spec->id);
-    g_autofree char *folder = g_path_get_dirname(path);
-    if (g_mkdir_with_parents(folder, 0755) < 0) {
-        sp_error_set_errno(error, SP_ERROR_INTERNAL, errno, "make %s", folder);
+    if (!keep_base(c, error) || !keep_delta(c, error))
         return false;
-    }
-    if (!sp_file_clone(c->image->disk_path, path, 0600, NULL, error))
-        return false;
-    c->rw_fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-    if (c->rw_fd >= 0)
-        return true;
-    sp_error_set_errno(error, SP_ERROR_INTERNAL, errno, "open %s", path);
+    if (!c->taken)
+        return sp_vm_file_clone(c->vm, c->source.facts.name, SP_VM_DISK, c->source.disk_path,
+                                error);
+    SP_CLEANUP(sp_close_fdp) int from = open(c->source.disk_path, O_RDONLY | O_CLOEXEC);
+    if (from >= 0)
+        return sp_file_clone_into(from, c->start.rw_fd, error);
+    sp_error_set_errno(error, SP_ERROR_INTERNAL, errno, "open %s", c->source.disk_path);
     return false;
-}
-
-/* The CPU limit comes only when the guest is ready: start and restore run in bursts that a quota of
- * less than a CPU would stretch, and no code of the sandbox runs before. */
-static bool set_limits(struct creation *c, double cpus, GError **error)
-{
-    const struct sp_boot_identity *identity = &c->image->identity;
-    struct sp_cgroup_limits limits = {
-        .memory_bytes = identity->memory_mb * MIB +
-                        sp_qemu_overhead_bytes(identity->accel, identity->memory_mb),
-        .pids = SP_VMM_PIDS,
-        .cpus = cpus,
-    };
-    return sp_cgroup_create(c->cgroup, &limits, error);
 }
 
 static bool start_vmm(struct creation *c, GError **error)
 {
-    const struct sp_boot_identity *identity = &c->image->identity;
-    struct sp_vmm_spec vmm = {
-        .name = c->spec->id,
-        .run_dir = c->spec->run_dir,
-        .config =
-            {
-                .qemu_path = c->vm->qemu_path,
-                .accel = identity->accel,
-                .memory_mb = identity->memory_mb,
-                .vcpus = identity->vcpus,
-            },
-        .kvm_node = c->image->host->kvm_node,
-        .uid = SP_SLOT_UID(c->spec->slot),
-        .file_limit_bytes = (uint64_t)(identity->disk_mb * MIB),
-        .memory_fd = c->image->memory_fd,
-        .root_fd = c->root_fd,
-        .rw_fd = c->rw_fd,
-        .kernel_fd = -1,
-        .initramfs_fd = -1,
-    };
-    pid_t pid;
-    c->cgroup = sp_cgroup_new(c->vm->cgroups, c->record.cgroup);
-    vmm.cgroup = c->cgroup;
-    return set_limits(c, 0, error) &&
-           sp_vmm_start(c->vm->env->launcher, &vmm, &pid, &c->pidfd, error) &&
-           sp_record_set_process(&c->record, pid, error) &&
-           sp_record_save(c->spec->run_dir, &c->record, error);
+    return c->taken || sp_vm_start_process(c->vm, &c->source, c->spec->template_dir, &c->start,
+                                           error);
 }
 
 static bool greet_vmm(struct creation *c, GError **error)
 {
-    c->qmp = sp_qmp_connect(c->spec->run_dir, SP_VMM_QMP, QMP_TIMEOUT_MS, error);
-    return c->qmp != NULL;
+    return c->taken || sp_vm_start_greet(&c->start, error);
 }
 
-/* A description of the saved state with an offset of its own. */
-static int open_state(const struct sp_boot_image *image, GError **error)
+static bool write_delta(struct creation *c, GError **error)
 {
-    char path[64];
-    snprintf(path, sizeof path, "/proc/self/fd/%d", image->state_fd);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        sp_error_set_errno(error, SP_ERROR_INTERNAL, errno, "open saved state");
-    return fd;
+    if (c->source.way != SP_WAY_DELTA)
+        return true;
+    const struct sp_form *form = &c->source.form;
+    int64_t bytes = form->manifest.memory_mb * MIB;
+    struct sp_guest_ram ram;
+    struct sp_page_map map;
+    SP_CLEANUP(sp_close_fdp) int map_fd = sp_form_open(form, SP_FORM_MAP, error);
+    SP_CLEANUP(sp_close_fdp) int delta_fd = sp_form_open(form, SP_FORM_DELTA, error);
+    if (map_fd < 0 || delta_fd < 0 ||
+        !sp_guest_ram_find(c->start.record.pid, c->start.pidfd, bytes, &ram, error) ||
+        !sp_page_map_load(&map, map_fd, bytes, error))
+        return false;
+    bool ok = sp_delta_apply(&map, delta_fd, &ram, error);
+    sp_page_map_clear(&map);
+    return ok;
 }
 
 static bool await_loaded(struct sp_qmp *qmp, GError **error)
@@ -159,33 +176,40 @@ static bool await_loaded(struct sp_qmp *qmp, GError **error)
 
 static bool load_state(struct creation *c, GError **error)
 {
-    SP_CLEANUP(sp_close_fdp) int state_fd = open_state(c->image, error);
-    if (state_fd < 0)
-        return false;
-    json_t *events =
-        json_pack("{s:[{s:s, s:b}]}", "capabilities", "capability", "events", "state", 1);
-    return sp_qmp_run(c->qmp, "migrate-set-capabilities", events, -1, QMP_TIMEOUT_MS, error) &&
-           sp_qmp_run(c->qmp, "getfd", json_pack("{s:s}", "fdname", "state"), state_fd,
+    if (c->source.way == SP_WAY_BOOT)
+        return true;
+    struct sp_qmp *qmp = c->start.qmp;
+    SP_CLEANUP(sp_close_fdp) int state_fd = sp_vm_source_state(&c->source, error);
+    return state_fd >= 0 &&
+           sp_qmp_run(qmp, "getfd", json_pack("{s:s}", "fdname", "state"), state_fd,
                       QMP_TIMEOUT_MS, error) &&
-           sp_qmp_run(c->qmp, "migrate-incoming", json_pack("{s:s}", "uri", "fd:state"), -1,
+           sp_qmp_run(qmp, "migrate-incoming", json_pack("{s:s}", "uri", "fd:state"), -1,
                       QMP_TIMEOUT_MS, error) &&
-           await_loaded(c->qmp, error);
+           await_loaded(qmp, error);
+}
+
+/* Before the first instruction. */
+static bool end_verify(struct creation *c, GError **error)
+{
+    return sp_verify_end(g_steal_pointer(&c->verify), error);
 }
 
 /* The guest runs; its agent is locked and answers. */
 static bool resume(struct creation *c, GError **error)
 {
-    if (!sp_qmp_run(c->qmp, "cont", NULL, -1, QMP_TIMEOUT_MS, error))
+    bool boot = c->source.way == SP_WAY_BOOT;
+    int64_t timeout_ms = boot ? BOOT_TIMEOUT_MS : AGENT_TIMEOUT_MS;
+    if (!boot && !sp_qmp_run(c->start.qmp, "cont", NULL, -1, QMP_TIMEOUT_MS, error))
         return false;
     int fd = sp_endpoint_connect(c->spec->run_dir, SP_VMM_AGENT, AGENT_TIMEOUT_MS, error);
     if (fd < 0)
         return false;
     c->talk = sp_boot_talk_new(fd);
-    if (!sp_boot_talk_hello(c->talk, c->spec->id, true, AGENT_TIMEOUT_MS, error) ||
-        !set_limits(c, c->spec->shape.cpus, error))
+    if (!sp_boot_talk_hello(c->talk, c->spec->id, !boot, timeout_ms, error) ||
+        !sp_vm_start_limit(&c->start, &c->source.facts, c->spec->shape.cpus, error))
         return false;
-    c->record.started = true;
-    return sp_record_save(c->spec->run_dir, &c->record, error);
+    c->start.record.started = true;
+    return sp_record_save(c->spec->run_dir, &c->start.record, error);
 }
 
 static const struct {
@@ -193,10 +217,11 @@ static const struct {
     bool (*run)(struct creation *c, GError **error);
     bool in_vmm; /* its log may say why it failed */
 } steps[] = {
-    {"boot_image", open_image, false}, {"record", record_intent, false},
-    {"disk_clone", clone_disk, false}, {"qemu_start", start_vmm, true},
-    {"qemu_ready", greet_vmm, true},   {"restore", load_state, true},
-    {"resume", resume, true},
+    {"boot_image", open_source, false}, {"choose", choose, false},
+    {"record", record_intent, false},   {"disk_clone", clone_disk, false},
+    {"qemu_start", start_vmm, true},    {"qemu_ready", greet_vmm, true},
+    {"memory", write_delta, true},      {"restore", load_state, true},
+    {"verify", end_verify, false},      {"resume", resume, true},
 };
 
 static bool run_steps(struct creation *c, sp_step_fn step, void *user, GError **error)
@@ -215,36 +240,23 @@ static bool run_steps(struct creation *c, sp_step_fn step, void *user, GError **
     return true;
 }
 
-static void creation_clear(struct creation *c)
-{
-    sp_boot_talk_free(c->talk);
-    sp_qmp_free(c->qmp);
-    sp_cgroup_free_p(&c->cgroup);
-    sp_boot_image_unref(c->image);
-    sp_record_clear(&c->record);
-    sp_close_fdp(&c->root_fd);
-    sp_close_fdp(&c->rw_fd);
-    sp_close_fdp(&c->pidfd);
-}
-
 struct sp_instance *sp_microvm_create(struct sp_driver *driver, const struct sp_driver_spec *spec,
                                       sp_step_fn step, void *user, GError **error)
 {
-    struct creation c = {
-        .vm = (struct sp_microvm *)driver,
-        .spec = spec,
-        .root_fd = -1,
-        .rw_fd = -1,
-        .pidfd = -1,
-    };
+    struct creation c = {.vm = (struct sp_microvm *)driver, .spec = spec};
     struct sp_instance *instance = NULL;
+    sp_vm_start_init(&c.start, spec->run_dir);
     if (run_steps(&c, step, user, error)) {
-        instance = sp_microvm_instance_new(c.vm, spec->run_dir, sp_steal_fd(&c.pidfd),
+        instance = sp_microvm_instance_new(c.vm, spec->run_dir, sp_steal_fd(&c.start.pidfd),
                                            sp_boot_talk_steal_fd(c.talk));
+        sp_microvm_instance_keep(instance, sp_ram_ref(c.source.ram));
     } else {
         /* What this cannot remove now, the caller's own destroy() will: the record names it. */
         sp_microvm_destroy(driver, spec->run_dir, NULL);
     }
-    creation_clear(&c);
+    sp_verify_end(c.verify, NULL);
+    sp_boot_talk_free(c.talk);
+    sp_vm_start_clear(&c.start);
+    sp_vm_source_clear(&c.source);
     return instance;
 }

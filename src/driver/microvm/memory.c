@@ -42,8 +42,9 @@ bool sp_memory_seal(int fd, GError **error)
     return true;
 }
 
-static bool write_at(int fd, const uint8_t *bytes, size_t len, off_t at, GError **error)
+bool sp_memory_write(int fd, const void *from, size_t len, int64_t at, GError **error)
 {
+    const uint8_t *bytes = from;
     while (len > 0) {
         ssize_t n = pwrite(fd, bytes, len, at);
         if (n < 0 && errno == EINTR)
@@ -62,28 +63,31 @@ int sp_memory_from_bytes(const char *name, const void *bytes, size_t len, GError
     int fd = sp_memory_new(name, (int64_t)len, error);
     if (fd < 0)
         return -1;
-    if (!write_at(fd, bytes, len, 0, error) || !sp_memory_seal(fd, error)) {
+    if (!sp_memory_write(fd, bytes, len, 0, error) || !sp_memory_seal(fd, error)) {
         close(fd);
         return -1;
     }
     return fd;
 }
 
-static bool all_zero(const uint8_t *bytes, size_t len)
+bool sp_memory_is_zero(const void *from, size_t len)
 {
+    const uint8_t *bytes = from;
     return len == 0 || (bytes[0] == 0 && memcmp(bytes, bytes + 1, len - 1) == 0);
 }
 
 struct copy {
     int from, to;
     uint8_t *buffer; /* CHUNK_BYTES */
-    struct sp_digest *digest;
+    struct sp_digest *digest; /* may be NULL */
     int64_t data_bytes;
 };
 
 static void digest_block(struct copy *copy, const uint8_t *bytes, size_t len, off_t at)
 {
     uint64_t offset = GUINT64_TO_LE((uint64_t)at);
+    if (!copy->digest)
+        return;
     sp_digest_add(copy->digest, &offset, sizeof offset);
     sp_digest_add(copy->digest, bytes, len);
     copy->data_bytes += (int64_t)len;
@@ -96,50 +100,47 @@ static bool copy_blocks(struct copy *copy, size_t len, off_t at, GError **error)
     size_t start = 0;
     while (start < len) {
         size_t end = start;
-        while (end < len && !all_zero(bytes + end, MIN(BLOCK_BYTES, len - end))) {
+        while (end < len && !sp_memory_is_zero(bytes + end, MIN(BLOCK_BYTES, len - end))) {
             size_t n = MIN(BLOCK_BYTES, len - end);
             digest_block(copy, bytes + end, n, at + (off_t)end);
             end += n;
         }
         if (end > start && copy->to >= 0 &&
-            !write_at(copy->to, bytes + start, end - start, at + (off_t)start, error))
+            !sp_memory_write(copy->to, bytes + start, end - start, at + (off_t)start, error))
             return false;
         start = end + BLOCK_BYTES;
     }
     return true;
 }
 
-/* Fills the buffer as far as the range and the file go. */
-static ssize_t read_chunk(struct copy *copy, size_t wanted, off_t at)
+bool sp_memory_read(int fd, void *to, size_t len, int64_t at, GError **error)
 {
-    size_t len = 0;
-    while (len < wanted) {
-        ssize_t n = pread(copy->from, copy->buffer + len, wanted - len, at + (off_t)len);
+    uint8_t *bytes = to;
+    while (len > 0) {
+        ssize_t n = pread(fd, bytes, len, at);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            return -1;
-        if (n == 0)
-            break;
-        len += (size_t)n;
+            return fail(error, "read");
+        if (n == 0) {
+            g_set_error(error, SP_ERROR, SP_ERROR_INTERNAL, "guest memory: file is cut short");
+            return false;
+        }
+        bytes += n;
+        len -= (size_t)n;
+        at += n;
     }
-    return (ssize_t)len;
+    return true;
 }
 
 static bool copy_range(struct copy *copy, off_t at, off_t end, GError **error)
 {
     while (at < end) {
         size_t wanted = (size_t)MIN((off_t)CHUNK_BYTES, end - at);
-        ssize_t n = read_chunk(copy, wanted, at);
-        if (n < 0)
-            return fail(error, "read");
-        if ((size_t)n < wanted) {
-            g_set_error(error, SP_ERROR, SP_ERROR_INTERNAL, "guest memory: file is cut short");
+        if (!sp_memory_read(copy->from, copy->buffer, wanted, at, error) ||
+            !copy_blocks(copy, wanted, at, error))
             return false;
-        }
-        if (!copy_blocks(copy, wanted, at, error))
-            return false;
-        at += n;
+        at += (off_t)wanted;
     }
     return true;
 }
@@ -171,7 +172,10 @@ bool sp_memory_copy(int from, int to, struct sp_memory_copied *ret, GError **err
     if (fstat(from, &st) < 0 || (to >= 0 && ftruncate(to, st.st_size) < 0))
         return fail(error, "size");
     g_autofree uint8_t *buffer = g_malloc(CHUNK_BYTES);
-    struct copy copy = {.from = from, .to = to, .buffer = buffer, .digest = sp_digest_new()};
+    struct copy copy = {.from = from, .to = to, .buffer = buffer};
+    if (!ret)
+        return copy_all(&copy, st.st_size, error);
+    copy.digest = sp_digest_new();
     if (!copy_all(&copy, st.st_size, error)) {
         sp_digest_end(copy.digest, NULL);
         return false;

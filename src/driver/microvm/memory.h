@@ -14,6 +14,11 @@
 
 /* An empty memfd of this size, close-on-exec, sealable; -1 on failure. */
 int sp_memory_new(const char *name, int64_t size_bytes, GError **error);
+/* pwrite(2) of all bytes. SP_ERROR_UNAVAILABLE: no space. */
+bool sp_memory_write(int fd, const void *bytes, size_t len, int64_t at, GError **error);
+/* pread(2) of all bytes; a file that ends before is an error. */
+bool sp_memory_read(int fd, void *bytes, size_t len, int64_t at, GError **error);
+bool sp_memory_is_zero(const void *bytes, size_t len);
 /* A sealed memfd that holds these bytes; -1 on failure. */
 int sp_memory_from_bytes(const char *name, const void *bytes, size_t len, GError **error);
 /* Nobody can write to the memfd or change its size any more (F_ADD_SEALS, fcntl(2)). */
@@ -27,5 +32,5 @@ struct sp_memory_copied {
 };
 
 /* Copies `from` to the empty file `to` and gives it the same size. Holes and blocks of zeros become
- * holes. to = -1: only looks. Blocks. */
+ * holes. to = -1: only looks. ret = NULL: only copies, without a digest. Blocks. */
 bool sp_memory_copy(int from, int to, struct sp_memory_copied *ret, GError **error);

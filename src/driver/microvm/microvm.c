@@ -5,7 +5,12 @@
 #include "base/error.h"
 #include "driver/microvm/accel.h"
 #include "driver/microvm/boot_store.h"
+#include "driver/microvm/form.h"
+#include "driver/microvm/guest_ram.h"
 #include "driver/microvm/instance.h"
+#include "driver/microvm/prestart.h"
+#include "driver/launcher.h"
+#include "driver/microvm/source.h"
 
 #define QEMU "qemu-system-x86_64"
 #define KILL_TIMEOUT_MS 5000
@@ -61,18 +66,55 @@ static bool forget_template(struct sp_driver *driver, const char *template_dir, 
     return true;
 }
 
+static bool can_save_memory(struct sp_driver *driver, char **ret_reason)
+{
+    struct sp_microvm *vm = (struct sp_microvm *)driver;
+    g_autoptr(GError) why = NULL;
+    /* The trial of the accelerator has saved a state. */
+    struct sp_vm_host *host = sp_microvm_host(vm, &why);
+    bool ok = host && sp_guest_ram_may(sp_launcher_pid(vm->env->launcher), &why);
+    sp_vm_host_unref(host);
+    if (ret_reason)
+        *ret_reason = ok ? NULL : g_strdup(why->message);
+    return ok;
+}
+
+static bool check_saved(struct sp_driver *driver, const char *saved_dir, GError **error)
+{
+    struct sp_form form;
+    if (!sp_form_load(saved_dir, &form, error))
+        return false;
+    struct sp_vm_host *host = sp_microvm_host((struct sp_microvm *)driver, error);
+    bool ok = host && sp_form_check(&form, host, error);
+    sp_vm_host_unref(host);
+    sp_form_clear(&form);
+    return ok;
+}
+
+static void forget_saved(struct sp_driver *driver, const char *saved_dir)
+{
+    sp_vm_source_forget((struct sp_microvm *)driver, saved_dir);
+}
+
 static void driver_free(struct sp_driver *driver)
 {
     struct sp_microvm *vm = (struct sp_microvm *)driver;
     if (!vm)
         return;
+    sp_prestart_end(vm);
+    g_ptr_array_unref(vm->prestarted);
     g_hash_table_unref(vm->images);
+    g_hash_table_unref(vm->copies);
+    g_hash_table_unref(vm->rams); /* VMs that this process still holds handles of keep theirs */
     sp_guest_unref(vm->guest);
     sp_vm_host_unref(vm->host);
     if (vm->cgroups)
         sp_cgroups_free(vm->cgroups);
     g_mutex_clear(&vm->host_lock);
     g_mutex_clear(&vm->images_lock);
+    g_mutex_clear(&vm->copies_lock);
+    g_mutex_clear(&vm->rams_lock);
+    g_mutex_clear(&vm->prestarted_lock);
     g_free(vm->qemu_path);
     g_free(vm);
 }
@@ -87,6 +129,20 @@ static const struct sp_driver_ops ops = {
     .destroy = sp_microvm_destroy,
     .connect_agent = sp_microvm_connect_agent,
     .pidfd = sp_microvm_pidfd,
+    .slot = sp_microvm_slot,
+    .pause = sp_microvm_pause,
+    .resume = sp_microvm_resume,
+    .can_save_memory = can_save_memory,
+    .save_begin = sp_microvm_save_begin,
+    .save_capture = sp_microvm_save_capture,
+    .save_finish = sp_microvm_save_finish,
+    .save_free = sp_microvm_save_free,
+    .forget_saved = forget_saved,
+    .check_saved = check_saved,
+    .claim = sp_microvm_claim,
+    .prestart = sp_microvm_prestart,
+    .prestarted = sp_microvm_prestarted,
+    .agent_holds = true,
     .needs_clock_and_entropy = true,
     .agent_sets_pids = true,
     .max_event_data = 16384,
@@ -116,6 +172,13 @@ struct sp_driver *sp_driver_microvm_new(const struct sp_driver_env *env, GError 
     vm->env = env;
     g_mutex_init(&vm->host_lock);
     g_mutex_init(&vm->images_lock);
+    g_mutex_init(&vm->copies_lock);
+    g_mutex_init(&vm->rams_lock);
+    g_mutex_init(&vm->prestarted_lock);
+    vm->prestarted = g_ptr_array_new();
+    vm->rams = g_hash_table_new(g_str_hash, g_str_equal);
+    vm->copies =
+        g_hash_table_new_full(g_str_hash, g_str_equal, g_free, (GDestroyNotify)sp_ram_unref);
     vm->images =
         g_hash_table_new_full(g_str_hash, g_str_equal, g_free, (GDestroyNotify)sp_boot_image_unref);
     g_autofree char *found = g_find_program_in_path(QEMU);

@@ -33,8 +33,17 @@ struct sp_microvm {
     struct sp_guest *guest;
     struct sp_vm_host *host;
 
-    GMutex images_lock; /* the table only; taken alone */
+    GMutex images_lock; /* the table only; before rams_lock */
     GHashTable *images; /* path → struct sp_boot_image *, see boot_store.h */
+
+    GMutex rams_lock; /* the table and all counts; nothing is taken under it */
+    GHashTable *rams; /* key → struct sp_ram *, without a reference: see ram.h */
+
+    GMutex copies_lock; /* before rams_lock */
+    GHashTable *copies; /* directory of a saved form → struct sp_ram *, see source.h */
+
+    GMutex prestarted_lock; /* taken alone */
+    GPtrArray *prestarted;  /* see prestart.h */
 };
 
 /* A reference to the guest's files as they are now. */

@@ -342,7 +342,7 @@ static void test_killed(void)
     w.driver->ops->prepare(w.driver, w.template_dir, &test_shape, NULL, NULL, &error);
     g_assert_no_error(error);
     unsigned with_process = 0;
-    for (unsigned i = 0; i < 14; i++) {
+    for (unsigned i = 0; i < 20; i++) {
         struct clone c;
         clone_plan(&w, &c, NULL);
         kill_victim(&w, &c, 1 + i / 2, i % 2 ? 2000 : 0);

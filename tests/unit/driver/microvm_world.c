@@ -155,11 +155,11 @@ void clone_plan(struct world *w, struct clone *c, const char *id)
     g_assert_cmpint(g_mkdir_with_parents(c->run_dir, 0700), ==, 0);
 }
 
-struct sp_instance *clone_try(struct world *w, struct clone *c, unsigned slot, sp_step_fn step,
-                              void *user, GError **error)
+struct sp_driver_spec clone_spec(struct world *w, struct clone *c, unsigned slot)
 {
-    struct sp_driver_spec spec = {
+    return (struct sp_driver_spec){
         .id = c->id,
+        .name = c->name,
         .run_dir = c->run_dir,
         .template_dir = w->template_dir,
         .template_digest =
@@ -167,7 +167,15 @@ struct sp_instance *clone_try(struct world *w, struct clone *c, unsigned slot, s
         .slot = slot,
         .hostname = "clone",
         .shape = test_shape,
+        .saved_dir = c->saved_dir,
+        .saved_use = c->use,
     };
+}
+
+struct sp_instance *clone_try(struct world *w, struct clone *c, unsigned slot, sp_step_fn step,
+                              void *user, GError **error)
+{
+    struct sp_driver_spec spec = clone_spec(w, c, slot);
     c->instance = w->driver->ops->create(w->driver, &spec, step, user, error);
     return c->instance;
 }

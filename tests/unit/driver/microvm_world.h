@@ -24,6 +24,9 @@ struct clone {
     char id[SP_ID_MAX];
     char *run_dir;
     struct sp_instance *instance;
+    const char *name;      /* of its resources; NULL: the id */
+    const char *saved_dir; /* to make it from */
+    enum sp_saved_use use;
 };
 
 extern const struct sp_shape test_shape;
@@ -45,6 +48,8 @@ void clone_create(struct world *w, struct clone *c, unsigned slot, sp_step_fn st
 struct sp_instance *clone_try(struct world *w, struct clone *c, unsigned slot, sp_step_fn step,
                               void *user, GError **error);
 void clone_destroy(struct world *w, struct clone *c);
+/* The spec of a sandbox; borrows all. */
+struct sp_driver_spec clone_spec(struct world *w, struct clone *c, unsigned slot);
 /* Path of its disk; free with g_free(). */
 char *clone_disk(struct world *w, const struct clone *c);
 struct sp_boot_talk *clone_talk(struct world *w, struct clone *c);
