@@ -99,9 +99,23 @@ static bool let_go(struct sp_db_tx *tx, const struct sp_snapshot_row *n, const c
     return waiting != NULL;
 }
 
+/* Its node has (again) what it was to remove: it is told once more. */
+static bool tell_again(struct sp_db_tx *tx, const struct sp_snapshot_row *n, GPtrArray *topics,
+                       GError **error)
+{
+    int64_t revision;
+    sp_topics_add_node(topics, n->node);
+    return sp_tx_bump_revision(tx, &revision, error) &&
+           sp_db_run(tx, NULL, error,
+                     "UPDATE snapshots SET deleted_at = 0, revision = $2 WHERE id = $1", "ti",
+                     n->id, revision);
+}
+
 static bool apply_ready(struct sp_db_tx *tx, const struct sp_snapshot_row *n,
                         const struct sp_snapshot_report *r, GPtrArray *topics, GError **error)
 {
+    if (!n->wanted)
+        return tell_again(tx, n, topics, error);
     if (n->state != SP_SNAPSHOT_CREATING)
         return true;
     bool memory = r->memory_set ? r->memory : n->memory;

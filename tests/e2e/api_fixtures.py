@@ -37,5 +37,8 @@ def worker(pair):
     yield worker
     worker.create_delay = worker.delete_delay = 0.0
     worker.create_error = worker.build_error = None
+    worker.change_delay = worker.snapshot_delay = worker.snapshot_delete_delay = 0.0
+    worker.change_error = worker.snapshot_error = worker.child_error = None
+    worker.child_failures = 0
     worker.hold = False
     worker.exec_status, worker.exec_body = 200, b'{"exit_code":0,"stdout":"out","stderr":""}'

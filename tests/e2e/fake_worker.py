@@ -122,8 +122,9 @@ class FakeWorker:
         self.instance = secrets.token_hex(8)
         self.templates = [DIGEST]
         self.build_digest = DIGEST
-        self.tiers = [{"tier": "container", "available": True, "detail": "fake"},
-                      {"tier": "microvm", "available": True, "detail": "tcg"},
+        self.tiers = [{"tier": "container", "available": True, "detail": "fake", "save_memory": False,
+                       "save_memory_detail": "there is no CRIU"},
+                      {"tier": "microvm", "available": True, "detail": "tcg", "save_memory": True},
                       {"tier": "gvisor", "available": False, "detail": "runsc is not installed"}]
         self.create_delay = 0.0
         self.delete_delay = 0.0
@@ -131,7 +132,20 @@ class FakeWorker:
         self.build_error = None
         self.builds = {}           # id → how often it was seen
         self.hold = False          # hears what is wanted and does nothing
-        self.running = {}          # id → row
+        self.running = {}          # id → row, of whatever is here in whichever state
+        self.states = {}           # id → running, paused, suspended
+        self.wanted = {}           # id → the newest row that was told
+        self.one_at_a_time = {}    # id → lock: one action runs for a sandbox at a time
+        self.change_delay = 0.0    # of pause, suspend, wake, rollback
+        self.change_error = None   # they fail with it; may be a function of the row
+        self.saved = {}            # id of a snapshot → what was told of it
+        self.taken = []            # ids in the order of their taking
+        self.snapshot_delay = self.snapshot_delete_delay = 0.0
+        self.snapshot_error = None
+        self.child_error, self.child_failures = None, 0  # that many creates from a snapshot fail
+        self.rolled_back = {}      # id → generation
+        self.log = []              # (id, what was done)
+        self.pools = []
         self.created = []          # ids in the order of their making, repeats included
         self.lock = threading.Lock()
         self.stopping = threading.Event()
@@ -162,7 +176,7 @@ class FakeWorker:
             ids = list(self.running)
         return self.post("/worker/v1/register", {
             "protocol": 1, "node": self.node, "instance": self.instance, "data_url": self.data_url, "future": [1],
-            "tiers": self.tiers, "templates": self.templates, "sandboxes": ids})
+            "tiers": self.tiers, "templates": self.templates, "sandboxes": ids, "pools": self.pools})
 
     def observed(self, row, state, **more):
         return self.post("/worker/v1/observed", {"node": self.node, "instance": self.instance, "sandboxes": [
@@ -188,29 +202,103 @@ class FakeWorker:
             if self.hold:
                 continue
             for row in wanted["sandboxes"]:
+                self.wanted[row["id"]] = row
                 threading.Thread(target=self.reconcile, args=(row,), daemon=True).start()
+            for snapshot in wanted["snapshots"]:
+                threading.Thread(target=self.snapshot, args=(snapshot,), daemon=True).start()
             for build in wanted["builds"]:
                 threading.Thread(target=self.build, args=(build,), daemon=True).start()
 
+    def lock_of(self, sandbox_id):
+        with self.lock:
+            return self.one_at_a_time.setdefault(sandbox_id, threading.Lock())
+
     def reconcile(self, row):
+        with self.lock_of(row["id"]):
+            self.act(self.wanted[row["id"]])
+
+    def act(self, row):
         if row["desired_state"] == "deleted":
             time.sleep(self.delete_delay)
             with self.lock:
                 self.running.pop(row["id"], None)
+                self.states.pop(row["id"], None)
             self.observed(row, "deleted", steps=[{"name": "remove", "duration_us": 700}])
             return
         with self.lock:
             known = row["id"] in self.running
         if not known:
             self.observed(row, "creating")
-            time.sleep(self.create_delay)
-            if self.create_error:
-                self.observed(row, "failed", reason="it did not start", error=self.create_error)
+            until = time.monotonic() + self.create_delay
+            while time.monotonic() < until:
+                if self.wanted[row["id"]]["desired_state"] == "deleted":
+                    return  # the delete has its own turn
+                time.sleep(0.005)
+            error = self.create_error
+            if row.get("saved_from"):
+                if row["saved_from"] not in self.saved:
+                    error = {"code": "internal", "message": "the snapshot is not here"}
+                with self.lock:
+                    if self.child_failures > 0:
+                        self.child_failures -= 1
+                        error = self.child_error
+            if error:
+                self.observed(row, "failed", reason="it did not start", error=error)
                 return
             with self.lock:
                 self.running[row["id"]] = row
+                self.states[row["id"]] = "running"
                 self.created.append(row["id"])
-        self.observed(row, "running", steps=[{"name": "start", "duration_us": 1500}])
+            self.observed(row, "running", steps=[{"name": "start", "duration_us": 1500}])
+            return
+        self.change(row)
+
+    def change(self, row):
+        """A paused, suspended or running one becomes what is wanted."""
+        rollback = row.get("rollback") or {"generation": 0}
+        state = self.states[row["id"]]
+        back = rollback["generation"] > self.rolled_back.get(row["id"], 0)
+        if back or state != row["desired_state"]:
+            time.sleep(self.change_delay)
+            error = self.change_error(row) if callable(self.change_error) else self.change_error
+            if back and rollback["snapshot_id"] not in self.saved:
+                error = {"code": "internal", "message": "the snapshot is not here"}
+            if error:
+                self.observed(row, state, error=error)
+                return
+        if back:
+            self.rolled_back[row["id"]] = rollback["generation"]
+            self.log.append((row["id"], "rollback", rollback["snapshot_id"]))
+        with self.lock:
+            self.running[row["id"]] = row
+            self.states[row["id"]] = row["desired_state"]
+        self.log.append((row["id"], row["desired_state"], row["memory"]))
+        self.observed(row, row["desired_state"], steps=[{"name": "change", "duration_us": 250}])
+
+    def snapshot(self, row):
+        if row["desired"] == "deleted":
+            time.sleep(self.snapshot_delete_delay)
+            self.saved.pop(row["id"], None)
+            self.snapshots_are(row, "deleted")
+            return
+        with self.lock_of(row["sandbox_id"]):
+            time.sleep(self.snapshot_delay)
+            if self.snapshot_error:
+                self.snapshots_are(row, "failed", error=self.snapshot_error)
+                return
+            if row["id"] not in self.saved:
+                self.taken.append(row["id"])
+            self.saved[row["id"]] = row
+        self.snapshots_are(row, "ready", memory=row["memory"], size_bytes=8192,
+                           steps=[{"name": "pause", "duration_us": 3000}])
+
+    def snapshots_are(self, row, state, **more):
+        return self.post("/worker/v1/snapshots", {"node": self.node, "snapshots": [
+            {"id": row["id"], "state": state, **more}]})
+
+    def activity(self, sandbox_id, attached, cpu_percent):
+        return self.post("/worker/v1/activity", {"node": self.node, "sandboxes": [
+            {"id": sandbox_id, "attached": attached, "cpu_percent": cpu_percent}]})
 
     def build(self, build):
         path = f"/worker/v1/builds/{build['id']}"
