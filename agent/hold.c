@@ -103,7 +103,7 @@ bool hold_thaw(struct agent *a)
 {
     if (hold_can_freeze(a) && !each_group(a, write_freeze, "0", 0))
         return false;
-    if (a->held)
+    if (a->held) /* may wrap: a checkpointed container can wake where the clock is behind */
         a->held_total_us += agent_clock_us() - a->held_since_us;
     a->held = a->hold_locked = false;
     return true;
