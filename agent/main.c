@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -121,6 +122,21 @@ static void lower_oom_score(struct agent *a)
     close(fd);
 }
 
+/* Root of the sandbox may not ptrace us or see our memory and files: to that end we are not
+ * dumpable. Where the launcher has given us a capability that nobody else in the sandbox has, that
+ * alone refuses it (ptrace(2), "Ptrace access mode checking": all our permitted capabilities must be
+ * the caller's as well), and we stay dumpable, which CRIU asks of a process that it has restored once
+ * before. */
+void agent_guard(struct agent *a)
+{
+    struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {{0}};
+    a->guarded = !a->is_vm && syscall(SYS_capget, &head, data) == 0 &&
+                 (data[CAP_TO_INDEX(SPAWN_GUARD_CAP)].permitted & CAP_TO_MASK(SPAWN_GUARD_CAP)) &&
+                 (data[CAP_TO_INDEX(CAP_SETPCAP)].effective & CAP_TO_MASK(CAP_SETPCAP));
+    prctl(PR_SET_DUMPABLE, a->guarded ? 1 : 0);
+}
+
 static void start_up(struct agent *a)
 {
     signals_reset();
@@ -132,7 +148,7 @@ static void start_up(struct agent *a)
         agent_fatal(a, "chdir /");
     fill_standard_fds();
     syscall(SYS_close_range, 3u, ~0u, CLOEXEC_ALL);
-    prctl(PR_SET_DUMPABLE, 0); /* no ptrace, no /proc/<pid>/mem for root of the sandbox */
+    agent_guard(a);
     if (!a->is_init)
         prctl(PR_SET_CHILD_SUBREAPER, 1);
     lower_oom_score(a);

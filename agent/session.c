@@ -205,6 +205,7 @@ static bool launch(struct agent *a, struct session *s, const struct sp_msg_start
             .terminal = terminal,
             .group_fd = group_fd,
             .deny_clone3 = !a->is_vm,
+            .drop_guard = a->guarded,
             .reset_oom = a->oom_adjusted,
         };
         s->oom_count_at_start = tree_oom_count(a);
@@ -213,8 +214,7 @@ static bool launch(struct agent *a, struct session *s, const struct sp_msg_start
             result.error = ENOMEM; /* HOLD could not freeze it */
         else if (output_watch(a, s))
             result = spawn_child(&a->spawn_block, &request);
-        /* The child's change of user may have set it for the memory we share (fs.suid_dumpable). */
-        prctl(PR_SET_DUMPABLE, 0);
+        agent_guard(a);
     }
     if (group_fd >= 0)
         close(group_fd);

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/audit.h>
+#include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/futex.h>
 #include <linux/seccomp.h>
@@ -187,6 +188,10 @@ IN_CHILD static void child_run(void *argument)
     if (r < 0)
         child_fail(c, SPAWN_SETUP, (int)-r);
     child_signals();
+    /* From the bounding set: an execve as root would bring it back. Another user's takes all away. */
+    r = request->drop_guard ? sp_raw(SYS_prctl, PR_CAPBSET_DROP, SPAWN_GUARD_CAP, 0, 0, 0) : 0;
+    if (r < 0)
+        child_fail(c, SPAWN_SETUP, (int)-r);
     child_groups(c);
     r = sp_raw(SYS_chdir, request->plan->cwd);
     if (r < 0 && request->plan->cwd_is_home)

@@ -17,6 +17,10 @@ enum spawn_stage {
     SPAWN_STUCK, /* killed at the deadline */
 };
 
+/* Of no use inside a user namespace (fcntl(2) F_SETLEASE asks for it in the first one): it only tells
+ * the agent from its children. src/driver/container/plan.c grants it. */
+#define SPAWN_GUARD_CAP CAP_LEASE
+
 struct spawn_request {
     const struct exec_plan *plan;
     const struct account *account;
@@ -24,6 +28,7 @@ struct spawn_request {
     bool terminal;    /* fds[0] becomes the controlling terminal */
     int group_fd;     /* cgroup directory to be born in; -1: none */
     bool deny_clone3; /* container tier, see spawn.c */
+    bool drop_guard;  /* the program gets no SPAWN_GUARD_CAP, whoever it runs as */
     bool reset_oom;   /* write 0 to our inherited oom_score_adj */
 };
 

@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "disk/image.h"
+#include "disk/saved.h"
 #include "disk/volume.h"
 #include "driver/driver.h"
 #include "driver/launcher.h"
@@ -46,6 +47,14 @@ struct sp_container_driver {
     struct sp_container_dev *dev;
     int seccomp_fd;
     gint layers_need_attach; /* atomic; found out: this kernel takes attached overlay layers only */
+    /* criu_trial.c. finished: reason says why not, or is NULL. */
+    struct {
+        GMutex lock; /* guards all; taken last */
+        GCond done;
+        GThread *thread;
+        char *candidate, *reason;
+        bool begun, finished;
+    } trial;
     /* User namespaces for idmapped mounts; slot % SP_CONTAINER_IDMAPS is the place. */
     struct {
         unsigned slot;
@@ -85,6 +94,8 @@ struct sp_plan *sp_container_probe_plan(const struct sp_container_fds *fds);
 struct sp_container_dev *sp_container_dev_new(const char *state_dir, const char *agent_path,
                                               bool attached, GError **error);
 void sp_container_dev_free(struct sp_container_dev *dev);
+/* The mount itself, detached, which the caller then owns; frees dev, which is not attached. */
+int sp_container_dev_take(struct sp_container_dev *dev);
 /* A detached copy; the caller closes. */
 int sp_container_dev_clone(const struct sp_container_dev *dev, GError **error);
 
@@ -143,6 +154,11 @@ bool sp_container_save_capture(struct sp_saving *saving, GError **error);
 bool sp_container_save_finish(struct sp_saving *saving, struct sp_saved_result *ret,
                               sp_step_fn step, void *user, GError **error);
 void sp_container_save_free(struct sp_saving *saving);
+bool sp_container_check_saved(struct sp_driver *driver, const char *saved_dir, GError **error);
+/* Whether create() can use a form so, of which manifest is. SP_ERROR_FAILED_PRECONDITION,
+ * SP_ERROR_UNSUPPORTED. */
+bool sp_container_check_form(struct sp_driver *driver, const struct sp_saved_manifest *manifest,
+                             enum sp_saved_use use, unsigned slot, GError **error);
 
 /* --- create.c, destroy.c, link.c, probe.c --- */
 

@@ -1,4 +1,5 @@
 #include <errno.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 #include "disk/layer.h"
 #include "disk/saved.h"
 #include "driver/container/container.h"
+#include "driver/container/criu.h"
 #include "os/mount.h"
 
 #define NOFILE_MAX 524288
@@ -20,6 +22,7 @@ struct create {
     struct sp_record record;
     struct sp_cgroup *cgroup;
     struct sp_container_fds fds;
+    bool has_memory; /* the saved form goes on where it was */
     pid_t pid;
     int pidfd;
     sp_step_fn step;
@@ -46,18 +49,19 @@ static bool check_new(const struct sp_driver_spec *spec, GError **error)
 }
 
 /* The saved form, if any, is one of this tier that can be used so. */
-static bool check_form(const struct sp_driver_spec *spec, GError **error)
+static bool check_form(struct create *c, GError **error)
 {
-    if (!spec->saved_dir)
+    if (!c->spec->saved_dir)
         return true;
     struct sp_saved_manifest manifest;
-    if (!sp_saved_load(spec->saved_dir, &manifest, error))
+    if (!sp_saved_load(c->spec->saved_dir, &manifest, error))
         return false;
-    bool ok = g_str_equal(manifest.tier, SP_CONTAINER_TIER);
-    if (!ok)
-        g_set_error(error, SP_ERROR, SP_ERROR_FAILED_PRECONDITION,
-                    "create %s: the saved form is of the tier %s", spec->id, manifest.tier);
+    bool ok = sp_container_check_form(&c->driver->base, &manifest, c->spec->saved_use,
+                                      c->spec->slot, error);
+    c->has_memory = manifest.memory;
     sp_saved_manifest_clear(&manifest);
+    if (!ok)
+        g_prefix_error(error, "create %s: ", c->spec->id);
     return ok;
 }
 
@@ -141,8 +145,49 @@ static bool make_root(struct create *c, GError **error)
     return false;
 }
 
+/* /dev with the agent that was saved: its processes have that very file mapped. Mostly it is still
+ * ours, which is shared. */
+static int saved_dev(struct create *c, const char *folder, GError **error)
+{
+    g_autofree char *agent = g_build_filename(folder, SP_CRIU_AGENT, NULL);
+    g_autofree char *saved = NULL, *ours = NULL;
+    gsize saved_len, ours_len;
+    if (!g_file_get_contents(agent, &saved, &saved_len, error) ||
+        !g_file_get_contents(c->driver->env.agent_path, &ours, &ours_len, error))
+        return -1;
+    if (saved_len == ours_len && memcmp(saved, ours, saved_len) == 0)
+        return sp_container_clone_dev(c->driver, error);
+    struct sp_container_dev *dev =
+        sp_container_dev_new(c->driver->env.state_dir, agent, false, error);
+    return dev ? sp_container_dev_take(dev) : -1;
+}
+
+static bool restore(struct create *c, GError **error)
+{
+    g_autofree char *folder = g_build_filename(c->spec->saved_dir, SP_CRIU_FOLDER, NULL);
+    g_autofree char *criu = sp_criu_trial_result(c->driver, 0, error);
+    c->fds.dev = criu ? saved_dev(c, folder, error) : -1;
+    if (c->fds.dev < 0)
+        return false;
+    struct sp_criu_restore what = {
+        .criu = criu,
+        .folder = folder,
+        .run_dir = c->spec->run_dir,
+        .name = c->spec->id,
+        .cgroup = c->cgroup,
+        .uid = SP_SLOT_UID(c->spec->slot),
+        .root_fd = &c->fds.root,
+        .dev_fd = &c->fds.dev,
+        .cgroup_fd = &c->fds.cgroup,
+        .oom_fd = &c->fds.oom,
+    };
+    return sp_criu_restore(c->driver->env.launcher, &what, &c->pid, &c->pidfd, error);
+}
+
 static bool start(struct create *c, GError **error)
 {
+    if (c->has_memory)
+        return restore(c, error);
     c->fds.dev = sp_container_clone_dev(c->driver, error);
     if (c->fds.dev < 0)
         return false;
@@ -197,7 +242,7 @@ struct sp_instance *sp_container_create(struct sp_driver *base, const struct sp_
         .user = user,
         .last_us = sp_time_monotonic_us(),
     };
-    if (!check_new(spec, error) || !check_form(spec, error))
+    if (!check_new(spec, error) || !check_form(&c, error))
         return NULL;
     struct sp_container *container = NULL;
     size_t i = 0;

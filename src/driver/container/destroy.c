@@ -5,7 +5,9 @@
 
 #include "base/error.h"
 #include "disk/layer.h"
+#include "disk/tree.h"
 #include "driver/container/container.h"
+#include "driver/container/criu.h"
 #include "os/mount.h"
 #include "os/pidfd.h"
 
@@ -47,6 +49,16 @@ static bool remove_point(const char *run_dir, const char *name, GError **error)
     return false;
 }
 
+/* Of a worker that was killed beside CRIU. */
+static bool remove_work(const char *run_dir, GError **error)
+{
+    g_autofree char *path = g_build_filename(run_dir, SP_CRIU_WORK, NULL);
+    if (sp_tree_remove(path) == 0)
+        return true;
+    sp_error_set_errno(error, SP_ERROR_INTERNAL, errno, "remove %s", path);
+    return false;
+}
+
 static bool remove_all(struct sp_container_driver *driver, const char *run_dir,
                        const struct sp_record *record, GError **error)
 {
@@ -60,7 +72,7 @@ static bool remove_all(struct sp_container_driver *driver, const char *run_dir,
     g_autofree char *layer = sp_container_layer_name(record);
     return end_processes(cgroup, record, error) &&
            remove_point(run_dir, SP_CONTAINER_LOWER, error) &&
-           remove_point(run_dir, SP_CONTAINER_UPPER, error) &&
+           remove_point(run_dir, SP_CONTAINER_UPPER, error) && remove_work(run_dir, error) &&
            sp_layer_destroy(driver->env.volume, layer, error) &&
            (!cgroup || sp_cgroup_remove(cgroup, SP_CONTAINER_END_MS, error));
 }

@@ -113,6 +113,13 @@ void sp_container_dev_free(struct sp_container_dev *dev)
     g_free(dev);
 }
 
+int sp_container_dev_take(struct sp_container_dev *dev)
+{
+    int fd = sp_steal_fd(&dev->fd);
+    sp_container_dev_free(dev);
+    return fd;
+}
+
 int sp_container_dev_clone(const struct sp_container_dev *dev, GError **error)
 {
     return sp_mount_clone(dev->fd, "", false, error);

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "driver/container/container.h"
+#include "driver/container/criu.h"
 
 #define MAX_EVENT_DATA 60000 /* a local socket takes frames of any size */
 
@@ -34,6 +35,7 @@ static void driver_free(struct sp_driver *base)
     struct sp_container_driver *driver = (struct sp_container_driver *)base;
     if (!driver)
         return;
+    sp_criu_trial_end(driver);
     sp_container_parts_clear(driver);
     sp_images_free(driver->images);
     g_mutex_clear(&driver->lock);
@@ -57,6 +59,7 @@ static const struct sp_driver_ops ops = {
     .save_capture = sp_container_save_capture,
     .save_finish = sp_container_save_finish,
     .save_free = sp_container_save_free,
+    .check_saved = sp_container_check_saved,
     .claim = sp_container_claim,
     .max_event_data = MAX_EVENT_DATA,
     .ready_command = SP_READY_COMMAND,
@@ -74,5 +77,7 @@ struct sp_driver *sp_driver_container_new(const struct sp_driver_env *env, GErro
     for (unsigned i = 0; i < SP_CONTAINER_IDMAPS; i++)
         driver->idmaps[i].fd = -1;
     g_mutex_init(&driver->lock);
+    g_mutex_init(&driver->trial.lock);
+    g_cond_init(&driver->trial.done);
     return &driver->base;
 }

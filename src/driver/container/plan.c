@@ -9,11 +9,14 @@
 #define NOFILE_SOFT 1024
 #define KERNEL_FS (SP_MOUNT_NOSUID | SP_MOUNT_NODEV | SP_MOUNT_NOEXEC)
 #define BIT(capability) (UINT64_C(1) << (capability))
+/* For the agent only, which takes it from its children: what has a capability that others lack cannot
+ * be looked into by them (agent/main.c). It is of no use in a user namespace. */
+#define GUARD BIT(CAP_LEASE)
 /* What package managers, daemons that change their user, and root's own tools need. */
 #define CAPABILITIES                                                                               \
     (BIT(CAP_CHOWN) | BIT(CAP_DAC_OVERRIDE) | BIT(CAP_FOWNER) | BIT(CAP_FSETID) | BIT(CAP_KILL) |  \
      BIT(CAP_SETGID) | BIT(CAP_SETUID) | BIT(CAP_SETPCAP) | BIT(CAP_NET_BIND_SERVICE) |            \
-     BIT(CAP_SYS_CHROOT))
+     BIT(CAP_SYS_CHROOT) | GUARD)
 #define NAMESPACES                                                                                 \
     (CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS)
 

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "driver/container/container.h"
+#include "driver/container/criu.h"
 #include "os/mount.h"
 #include "os/pidfd.h"
 
@@ -61,4 +62,6 @@ void sp_container_probe(struct sp_driver *base, struct sp_tier_status *ret_statu
     ret_status->available = check(driver, &error);
     ret_status->detail =
         g_strdup(ret_status->available ? sp_cgroups_kind_name(driver->cgroups) : error->message);
+    if (ret_status->available)
+        sp_criu_trial_begin(driver); /* goes on by itself */
 }

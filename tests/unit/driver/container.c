@@ -89,7 +89,7 @@ static void test_attacks_fail(struct fixture *f, gconstpointer data)
            "inet ok\nnetlink ok\naudit EPROTONOSUPPORT\nunknown ENOSYS\nhostname EPERM\nchroot ok\n"
            "statmount ENOSYS\n");
     g_autofree char *status = ask(f, &box, "cat /proc/self/status");
-    g_assert_nonnull(strstr(status, "CapBnd:\t00000000000405fb\n"));
+    g_assert_nonnull(strstr(status, "CapBnd:\t00000000100405fb\n"));
     g_assert_nonnull(strstr(status, "CapInh:\t0000000000000000\n"));
     g_assert_nonnull(strstr(status, "CapAmb:\t0000000000000000\n"));
     g_assert_nonnull(strstr(status, "NoNewPrivs:\t1\n"));
