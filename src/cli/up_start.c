@@ -60,9 +60,11 @@ static void add_server(struct sp_up *up, const struct sp_up_config *config)
 {
     char hash[SP_HASH_HEX];
     sp_secret_hash(up->state.api_key, hash);
-    /* the database too: a password may stand in its URL */
-    g_autoptr(json_t) secrets = json_pack("{s:s, s:s, s:s*}", "node_key", up->state.node_key,
-                                          "api_key_hash", hash, "database", up->database);
+    /* the database too: a password may stand in its URL. Always said, so that no variable of the
+     * environment has a word in it. */
+    g_autoptr(json_t) secrets =
+        json_pack("{s:s, s:s, s:s}", "node_key", up->state.node_key, "api_key_hash", hash,
+                  "database", up->database ? up->database : SP_DATABASE_SQLITE);
     g_autofree char *dir = sp_state_dir_file(&up->state, "server");
     bool drop = up->state.server_uid != (uid_t)-1;
     g_autofree char *uid = g_strdup_printf("--uid=%u", (unsigned)up->state.server_uid);
@@ -111,6 +113,7 @@ static void add_worker(struct sp_up *up, const struct sp_up_config *config)
 
 bool sp_up_start(struct sp_up *up, const struct sp_up_config *config, GError **error)
 {
+    g_unsetenv(SP_DATABASE_VARIABLE); /* the daemons are told in another way */
     if (!sp_state_dir_open(config->state, &up->state, error))
         return false;
     up->conf.url = url_of(config->api);
