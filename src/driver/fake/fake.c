@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -262,6 +263,29 @@ static bool destroy(struct sp_driver *driver, const char *run_dir, GError **erro
     return gone;
 }
 
+/* The host name comes with IDENTITY. */
+static bool claim(struct sp_instance *instance, const char *id, const char *run_dir,
+                  const char *hostname, GError **error)
+{
+    struct fake *fake = (struct fake *)instance;
+    struct sp_record record = {0};
+    if (!sp_record_load(fake->run_dir, &record, error))
+        return false;
+    g_free(record.id);
+    record.id = g_strdup(id);
+    bool fine = sp_record_save(fake->run_dir, &record, error);
+    sp_record_clear(&record);
+    if (!fine)
+        return false;
+    if (rename(fake->run_dir, run_dir) < 0) {
+        sp_error_set_errno(error, SP_ERROR_INTERNAL, errno, "rename to %s", run_dir);
+        return false;
+    }
+    g_free(fake->run_dir);
+    fake->run_dir = g_strdup(run_dir);
+    return true;
+}
+
 static int connect_agent(struct sp_instance *instance, GError **error)
 {
     return sp_endpoint_connect(((struct fake *)instance)->run_dir, FAKE_SOCKET, CONNECT_MS, error);
@@ -301,6 +325,7 @@ static const struct sp_driver_ops ops = {
     .save_finish = sp_fake_save_finish,
     .save_free = sp_fake_save_free,
     .forget_saved = sp_fake_forget_saved,
+    .claim = claim,
     .agent_holds = true, /* nothing is frozen by it, but the frames are as in a microVM */
     .max_event_data = 32768,
     .instance_free = instance_free,
