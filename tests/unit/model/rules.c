@@ -73,6 +73,27 @@ static void test_isolation_being_tried(void)
     g_assert_error(error, SP_ERROR, SP_ERROR_UNSUPPORTED);
 }
 
+static void test_memory_of_tiers(void)
+{
+    static const char tiers[] = "[{\"tier\":\"container\",\"save_memory\":false,"
+                                "\"save_memory_detail\":\"there is no CRIU\"},"
+                                "{\"tier\":\"microvm\",\"save_memory\":true},"
+                                "{\"tier\":\"gvisor\",\"probing\":true},{\"tier\":\"new\"},7]";
+    g_assert_null(sp_tier_no_memory(tiers, SP_ISOLATION_MICROVM));
+    g_assert_null(sp_tier_no_memory(tiers, SP_ISOLATION_GVISOR)); /* its worker will know */
+    g_autofree char *why = sp_tier_no_memory(tiers, SP_ISOLATION_CONTAINER);
+    g_assert_nonnull(strstr(why, "there is no CRIU"));
+    g_autofree char *unknown = sp_tier_no_memory("[]", SP_ISOLATION_MICROVM);
+    g_assert_nonnull(unknown);
+    g_autofree char *junk = sp_tier_no_memory("no json", SP_ISOLATION_MICROVM);
+    g_assert_nonnull(junk);
+    g_autoptr(GError) error = NULL;
+    sp_tier_set_no_memory_error(&error, SP_ISOLATION_CONTAINER, why);
+    g_assert_error(error, SP_ERROR, SP_ERROR_UNSUPPORTED);
+    g_assert_cmpstr(sp_error_field(error), ==, "/memory");
+    g_assert_nonnull(strstr(error->message, "CRIU 4.2"));
+}
+
 static void test_idempotency_hash(void)
 {
     static const struct {
@@ -203,6 +224,7 @@ int main(int argc, char **argv)
     g_test_init(&argc, &argv, NULL);
     g_test_add_func("/rules/isolation", test_isolation);
     g_test_add_func("/rules/isolation_being_tried", test_isolation_being_tried);
+    g_test_add_func("/rules/memory_of_tiers", test_memory_of_tiers);
     g_test_add_func("/rules/idempotency_hash", test_idempotency_hash);
     g_test_add_func("/rules/prefer", test_prefer);
     g_test_add_func("/rules/cursor", test_cursor);
