@@ -158,6 +158,10 @@ struct sp_driver_ops {
      * stand still inside before the machine does. */
     bool agent_holds;
 
+    /* save_capture() with memory needs that nobody is connected to the agent: the caller closes its
+     * connection after pause() and connects again after resume(). */
+    bool memory_wants_no_link;
+
     /* What the IDENTITY frame must carry for this tier after create(): 0 / false in the container.
      */
     bool needs_clock_and_entropy;

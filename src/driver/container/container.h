@@ -67,6 +67,7 @@ struct sp_container {
     char *run_dir;
     int pidfd;
     struct sp_record record; /* as in run_dir */
+    gint dumping;            /* atomic: CRIU is at work, nobody may connect to the agent */
 };
 
 /* --- plan.c: pure --- */

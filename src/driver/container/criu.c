@@ -12,6 +12,7 @@
 #include "disk/clone.h"
 #include "disk/program.h"
 #include "disk/tree.h"
+#include "os/pidfd.h"
 
 #define VERSION_MS 5000
 #define MIN_MAJOR 4
@@ -194,6 +195,27 @@ static bool open_images(const char *folder, GError **error)
     return ok;
 }
 
+int sp_criu_left_dump(const char *run_dir)
+{
+    g_autofree char *work = g_build_filename(run_dir, SP_CRIU_WORK, NULL);
+    g_autoptr(GDir) proc = access(work, F_OK) == 0 ? g_dir_open("/proc", 0, NULL) : NULL;
+    for (const char *name; proc && (name = g_dir_read_name(proc));) {
+        pid_t pid = (pid_t)g_ascii_strtoll(name, NULL, 10);
+        if (pid <= 0 || pid == getpid())
+            continue;
+        /* The pidfd first: what is read then is of that process or of a later one. */
+        SP_CLEANUP(sp_close_fdp) int pidfd = sp_pidfd_open(pid, NULL);
+        g_autofree char *path = g_strdup_printf("/proc/%d/cmdline", (int)pid);
+        g_autofree char *args = NULL;
+        gsize len = 0;
+        if (pidfd < 0 || !g_file_get_contents(path, &args, &len, NULL))
+            continue;
+        if (memmem(args, len, work, strlen(work) + 1) && !sp_pidfd_wait(pidfd, 0))
+            return sp_steal_fd(&pidfd);
+    }
+    return -1;
+}
+
 bool sp_criu_dump(struct sp_container *container, const char *criu, const char *folder,
                   GError **error)
 {
@@ -206,10 +228,12 @@ bool sp_criu_dump(struct sp_container *container, const char *criu, const char *
         sp_error_set_errno(error, SP_ERROR_INTERNAL, errno, "make %s", folder);
         return false;
     }
+    g_atomic_int_set(&container->dumping, 1);
     g_autoptr(GKeyFile) facts = note_facts(container, cgroup, folder, error);
     bool ok = facts &&
               run_dump(container, criu, folder, work, facts, cgroup, error) &&
               open_images(folder, error);
+    g_atomic_int_set(&container->dumping, 0);
     sp_tree_remove(work);
     return ok;
 }

@@ -36,6 +36,10 @@ bool sp_criu_version_fits(const char *version);
 bool sp_criu_dump(struct sp_container *container, const char *criu, const char *folder,
                   GError **error);
 
+/* pidfd of a CRIU that an ended worker has left saving a sandbox; -1: there is none. The caller
+ * closes it. */
+int sp_criu_left_dump(const char *run_dir);
+
 /* The first error of a log of CRIU; never NULL. Free with g_free(). */
 char *sp_criu_last_error(const char *log_path);
 

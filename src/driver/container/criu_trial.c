@@ -10,6 +10,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -23,7 +24,8 @@
 #include "disk/tree.h"
 #include "driver/container/criu.h"
 #include "os/file_lock.h"
-#include "os/pidfd.h"
+#include "wire/agent_frame.h"
+#include "wire/agent_msg.h"
 
 #define NAME "criu-trial" /* of its cgroup, layer, form and folder */
 #define VERDICT "criu-trial.ini"
@@ -40,6 +42,7 @@ struct trial {
     struct sp_container_driver *driver;
     char *dir, *run_dir, *template_dir;
     struct sp_instance *instance;
+    bool saved;
 };
 
 static void clear(struct trial *t)
@@ -117,19 +120,30 @@ static bool save(struct trial *t, GError **error)
     return ok;
 }
 
-/* Nonsense makes the agent hang up: then it runs, and its socket and event loop are whole. */
+/* A HELLO is answered: the agent runs, and its socket and event loop are whole. */
 static bool is_answered(struct trial *t, GError **error)
 {
     SP_CLEANUP(sp_close_fdp) int fd = sp_container_connect(t->instance, error);
     if (fd < 0)
         return false;
-    static const char nonsense[64] = "\xff\xff\xff\xff\xff\xff\xff\xff?";
-    struct pollfd p = {.fd = fd, .events = POLLIN};
-    if (write(fd, nonsense, sizeof nonsense) < 0 || poll(&p, 1, ANSWER_MS) != 1) {
-        g_set_error(error, SP_ERROR, SP_ERROR_INTERNAL, "the restored agent does not answer");
-        return false;
-    }
-    return true;
+    uint8_t frame[256];
+    struct sp_pack p;
+    const struct sp_msg_hello hello = {.version_min = SP_AGENT_VERSION,
+                                       .version_max = SP_AGENT_VERSION,
+                                       .max_event_data = 4096,
+                                       .sandbox_id = sp_span_of(NAME)};
+    sp_pack_init(&p, frame + SP_FRAME_HEADER_BYTES, sizeof frame - SP_FRAME_HEADER_BYTES);
+    sp_msg_hello_encode(&p, &hello);
+    const struct sp_frame_header header = {SP_FRAME_HELLO, (uint32_t)p.len, 1};
+    sp_frame_header_encode(&header, frame);
+    ssize_t len = (ssize_t)(SP_FRAME_HEADER_BYTES + p.len);
+    struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
+    if (write(fd, frame, (size_t)len) == len && poll(&poll_fd, 1, ANSWER_MS) == 1 &&
+        recv(fd, frame, sizeof frame, MSG_DONTWAIT) > 0)
+        return true;
+    g_set_error(error, SP_ERROR, SP_ERROR_INTERNAL, "the %s agent does not answer",
+                t->saved ? "restored" : "new");
+    return false;
 }
 
 static bool try_it(struct trial *t, GError **error)
@@ -137,6 +151,7 @@ static bool try_it(struct trial *t, GError **error)
     if (!make_template(t, error) || !start(t, NULL, error) || !is_answered(t, error) ||
         !save(t, error))
         return false;
+    t->saved = true;
     sp_container_instance_free(t->instance);
     t->instance = NULL;
     g_autofree char *saved = sp_saved_path(t->driver->env.volume, NAME);

@@ -22,8 +22,12 @@ static bool remove_file(const char *run_dir, const char *name, GError **error)
 
 /* The cgroup holds every process from its first moment on; the recorded process is a second way,
  * for a cgroup that someone has removed or emptied. */
-static bool end_processes(struct sp_cgroup *cgroup, const struct sp_record *record, GError **error)
+static bool end_processes(struct sp_cgroup *cgroup, const struct sp_record *record,
+                          const char *run_dir, GError **error)
 {
+    SP_CLEANUP(sp_close_fdp) int dump = sp_criu_left_dump(run_dir);
+    if (dump >= 0 && !sp_pidfd_kill(dump, SP_CONTAINER_END_MS, error))
+        return false;
     if (cgroup && !sp_cgroup_kill(cgroup, SP_CONTAINER_END_MS, error))
         return false;
     GError *cause = NULL;
@@ -70,7 +74,7 @@ static bool remove_all(struct sp_container_driver *driver, const char *run_dir,
         cgroup = sp_cgroup_new(cgroups, record->cgroup);
     }
     g_autofree char *layer = sp_container_layer_name(record);
-    return end_processes(cgroup, record, error) &&
+    return end_processes(cgroup, record, run_dir, error) &&
            remove_point(run_dir, SP_CONTAINER_LOWER, error) &&
            remove_point(run_dir, SP_CONTAINER_UPPER, error) && remove_work(run_dir, error) &&
            sp_layer_destroy(driver->env.volume, layer, error) &&
@@ -117,6 +121,14 @@ struct sp_instance *sp_container_adopt(struct sp_driver *base, const char *run_d
         g_set_error(error, SP_ERROR, SP_ERROR_NOT_FOUND, "%s was never fully made", record.id);
     else
         pidfd = sp_record_open_process(&record, error);
+    SP_CLEANUP(sp_close_fdp) int dump = pidfd < 0 ? -1 : sp_criu_left_dump(run_dir);
+    if (dump >= 0) {
+        /* It has the processes in its hands, and will put them where they were: frozen. */
+        g_set_error(error, SP_ERROR, SP_ERROR_UNAVAILABLE, "%s is still being saved by CRIU",
+                    record.id);
+        close(pidfd);
+        pidfd = -1;
+    }
     if (pidfd >= 0) {
         container = sp_container_instance_new(base, run_dir, pidfd, &record);
         SP_CLEANUP(sp_cgroup_free_p)

@@ -61,6 +61,7 @@ static const struct sp_driver_ops ops = {
     .save_free = sp_container_save_free,
     .check_saved = sp_container_check_saved,
     .claim = sp_container_claim,
+    .memory_wants_no_link = true,
     .max_event_data = MAX_EVENT_DATA,
     .ready_command = SP_READY_COMMAND,
     .instance_free = sp_container_instance_free,

@@ -54,6 +54,11 @@ static int open_socket(int root, GError **error)
 int sp_container_connect(struct sp_instance *instance, GError **error)
 {
     const struct sp_container *container = (struct sp_container *)instance;
+    if (g_atomic_int_get(&container->dumping)) {
+        g_set_error(error, SP_ERROR, SP_ERROR_UNAVAILABLE, "the memory of %s is being saved",
+                    container->record.id);
+        return -1;
+    }
     SP_CLEANUP(sp_close_fdp) int root = open_root(container, error);
     SP_CLEANUP(sp_close_fdp) int socket = root < 0 ? -1 : open_socket(root, error);
     return socket < 0 ? -1 : sp_endpoint_connect_fd(socket, CONNECT_MS, error);

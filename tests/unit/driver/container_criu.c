@@ -3,8 +3,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <glib.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -203,6 +205,8 @@ static void test_wake(struct fixture *f, gconstpointer data)
     for (char **l = lines; *l; l++)
         g_assert_true(g_str_has_suffix(*l, ":/"));
     if (sp_cgroups_kind(((struct sp_container_driver *)f->driver)->cgroups) != SP_CGROUP_V1)
+        expect(f, &box, "kill-group", "kill ok\nstatus 9\nrmdir ok\nagain ok\n");
+    if (sp_cgroups_kind(((struct sp_container_driver *)f->driver)->cgroups) != SP_CGROUP_V1)
         expect(f, &box, "groups",
                "mkdir ok\nmove ok\nkill ok\nstatus 9\nrmdir ok\nlimit EACCES\n"
                "freeze-self EACCES\nup is here\noom ok\noom-write EBADF\n");
@@ -261,6 +265,65 @@ static void test_goes_on(struct fixture *f, gconstpointer data)
     clear(&other);
 }
 
+/* The worker is killed while CRIU is at work, which goes on by itself: nobody takes the sandbox over
+ * until it is done, and then it is whole. */
+static void test_killed(struct fixture *f, gconstpointer data)
+{
+    if (!is_here(f))
+        return;
+    g_autofree char *real = sp_criu_find();
+    g_autofree char *before = g_strdup(g_getenv("SPACE_CRIU"));
+    g_autofree char *text = g_strdup_printf("#!/bin/sh\n[ $1 = dump ] && sleep 1\nexec %s \"$@\"\n",
+                                            real);
+    g_autofree char *script = write_script(f, text);
+    f->ops->driver_free(f->driver);
+    g_setenv("SPACE_CRIU", script, TRUE);
+    f->driver = sp_driver_container_new(&f->env, NULL);
+    g_assert_true(is_here(f));
+    struct box box = {0};
+    create(f, &box, 65);
+    expect(f, &box, "count", "ok\n");
+    g_usleep(50000);
+    pid_t pid = fork();
+    if (pid == 0) {
+        save(f, &box, NULL);
+        _exit(0);
+    }
+    g_usleep(500000);
+    g_assert_cmpint(kill(pid, SIGKILL), ==, 0);
+    int status = 0;
+    g_assert_cmpint(waitpid(pid, &status, 0), ==, pid);
+    g_assert_true(WIFSIGNALED(status));
+    g_autoptr(GError) error = NULL;
+    bool paused = false;
+    struct sp_instance *found = f->ops->adopt(f->driver, box.run_dir, &paused, &error);
+    g_assert_null(found);
+    g_assert_error(error, SP_ERROR, SP_ERROR_UNAVAILABLE);
+    for (unsigned i = 0; i < 100 && !found; i++) {
+        g_clear_error(&error);
+        g_usleep(50000);
+        found = f->ops->adopt(f->driver, box.run_dir, &paused, &error);
+    }
+    g_assert_no_error(error);
+    g_assert_true(paused);
+    f->ops->instance_free(box.instance);
+    box.instance = found;
+    g_assert_true(f->ops->resume(found, &error));
+    guint64 first = counter(f, &box);
+    g_usleep(50000);
+    g_assert_cmpuint(counter(f, &box), >, first);
+    sp_saved_clean(f->volume);
+    g_assert_false(sp_saved_exists(f->volume, SAVED));
+    must_save(f, &box);
+    g_assert_true(sp_saved_remove(f->volume, SAVED, &error));
+    destroy(f, &box);
+    clear(&box);
+    if (before)
+        g_setenv("SPACE_CRIU", before, TRUE);
+    else
+        g_unsetenv("SPACE_CRIU");
+}
+
 static int compare(const void *a, const void *b)
 {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
@@ -311,6 +374,7 @@ int main(int argc, char **argv)
     ADD("bad_programs", test_bad_programs);
     ADD("wake", test_wake);
     ADD("goes_on", test_goes_on);
+    ADD("killed", test_killed);
     if (g_test_perf())
         ADD("speed", test_speed);
     return g_test_run();

@@ -246,10 +246,13 @@ static void fill_up(FILE *out)
     unlink("/big");
 }
 
-/* A child that counts in memory and writes the number; never ends. */
+/* A child that counts in memory and writes the number; never ends. It is in a group of its own where
+ * there are groups, as the agent's sessions are. */
 static void count(FILE *out)
 {
+    mkdirat(4, "s7", 0755);
     if (fork() == 0) {
+        write_at(4, "s7/cgroup.procs", "0");
         close_range(3, ~0U, 0);
         for (unsigned n = 1;; n++) {
             char text[16];
@@ -260,6 +263,18 @@ static void count(FILE *out)
         }
     }
     fprintf(out, "ok\n");
+}
+
+/* Ends what count() has begun by its group. */
+static void kill_group(FILE *out)
+{
+    result(out, "kill", write_at(4, "s7/cgroup.kill", "1"));
+    int status = 0;
+    while (waitpid(-1, &status, 0) < 0 && errno == EINTR)
+        ;
+    fprintf(out, "status %d\n", WIFSIGNALED(status) ? WTERMSIG(status) : -1);
+    result(out, "rmdir", unlinkat(4, "s7", AT_REMOVEDIR));
+    result(out, "again", mkdirat(4, "s8", 0755) || unlinkat(4, "s8", AT_REMOVEDIR));
 }
 
 static void serve(int fd)
@@ -297,6 +312,8 @@ static void serve(int fd)
         show(out);
     else if (strcmp(line, "stat") == 0)
         stat_one(out, argument);
+    else if (strcmp(line, "kill-group") == 0)
+        kill_group(out);
     else if (strcmp(line, "count") == 0)
         count(out);
     else
