@@ -12,6 +12,8 @@
 #include "base/error.h"
 #include "base/time.h"
 
+#define HANG_UP_MS 2000
+
 static int64_t ms_since(int64_t now_us, int64_t then_us)
 {
     return (now_us - then_us) / 1000;
@@ -146,6 +148,8 @@ static void connect_once(struct sp_link *link)
     g_mutex_lock(&link->lock);
     if (fd < 0) {
         disconnect(link, error, false);
+    } else if (link->paused) { /* meanwhile: see sp_link_hang_up() */
+        close(fd);
     } else {
         link->fd = fd;
         link->connected_us = link->last_rx_us = now;
@@ -171,6 +175,18 @@ static bool is_paused(struct sp_link *link)
     return paused;
 }
 
+/* Whether the connection was closed because somebody waits for that. */
+static bool hung_up(struct sp_link *link)
+{
+    g_mutex_lock(&link->lock);
+    bool wanted = link->hang_up;
+    link->hang_up = false;
+    if (wanted)
+        sp_link_drop_connection(link);
+    g_mutex_unlock(&link->lock);
+    return wanted;
+}
+
 static void finish(struct sp_link *link, enum sp_link_state state, const char *reason)
 {
     g_mutex_lock(&link->lock);
@@ -194,6 +210,8 @@ static void *link_thread(void *data)
                 connect_once(link);
             continue;
         }
+        if (hung_up(link))
+            continue;
         alive = wait_for_something(link, run_timers(link), &readable);
         if (readable && link->fd >= 0)
             read_and_parse(link);
@@ -294,6 +312,23 @@ void sp_link_pause(struct sp_link *link, bool paused)
     link->paused = paused;
     g_mutex_unlock(&link->lock);
     wake_thread(link);
+}
+
+bool sp_link_hang_up(struct sp_link *link, GError **error)
+{
+    int64_t until = sp_time_monotonic_us() + HANG_UP_MS * 1000;
+    g_mutex_lock(&link->lock);
+    while (link->fd >= 0 && link->paused && sp_time_monotonic_us() < until) {
+        link->hang_up = true;
+        wake_thread(link);
+        g_cond_wait_until(&link->changed, &link->lock, until);
+    }
+    link->hang_up = false;
+    bool closed = link->fd < 0;
+    g_mutex_unlock(&link->lock);
+    if (!closed)
+        g_set_error(error, SP_ERROR, SP_ERROR_UNAVAILABLE, "the connection to the agent stays");
+    return closed;
 }
 
 bool sp_link_rehome(struct sp_link *link, const char *sandbox_id, void (*on_gone)(void *),

@@ -85,6 +85,9 @@ bool sp_link_release(struct sp_link *link, uint64_t realtime_ns, int64_t deadlin
  * the connection. New requests fail with SP_ERROR_FAILED_PRECONDITION, those under way wait on (for
  * their own deadlines; input as long as its writer), subscriptions stay. Idempotent. */
 void sp_link_pause(struct sp_link *link, bool paused);
+/* Closes the connection of a paused link and waits until it is closed, 2 s at most: what saves the
+ * sandbox may find no trace of us. It connects again when the sandbox goes on. */
+bool sp_link_hang_up(struct sp_link *link, GError **error);
 /* START: safe to repeat, also after a failure. */
 bool sp_link_session_start(struct sp_link *link, const struct sp_msg_start *start,
                            int64_t deadline_us, struct sp_msg_session *ret, GError **error);

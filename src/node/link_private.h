@@ -88,7 +88,7 @@ struct sp_link {
     GCond changed; /* state, room in out */
     enum sp_link_state state;
     bool stopping, suspended; /* suspended: why it stops */
-    bool paused;
+    bool paused, hang_up; /* hang_up: the thread is to close the connection */
     char *stop_reason;
     char error[160];
     int64_t down_since_us;

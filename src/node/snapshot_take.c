@@ -76,7 +76,9 @@ static bool stand_still(struct taking *t, GError **error)
 
 static bool capture(struct taking *t, GError **error)
 {
-    return sp_failpoint("snapshot.before_capture", error) &&
+    return (!t->spec->memory || !t->ops->memory_wants_no_link ||
+            sp_link_hang_up(t->sandbox->link, error)) &&
+           sp_failpoint("snapshot.before_capture", error) &&
            t->ops->save_capture(t->saving, error) && sp_failpoint("snapshot.captured", error);
 }
 

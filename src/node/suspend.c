@@ -55,7 +55,8 @@ static bool stand_still(struct suspending *s, GError **error)
 static bool capture(struct suspending *s, GError **error)
 {
     int64_t began = sp_time_monotonic_us();
-    if (!sp_failpoint("suspend.before_capture", error) || !s->ops->save_capture(s->saving, error) ||
+    if ((s->memory && s->ops->memory_wants_no_link && !sp_link_hang_up(s->sandbox->link, error)) ||
+        !sp_failpoint("suspend.before_capture", error) || !s->ops->save_capture(s->saving, error) ||
         !sp_failpoint("suspend.captured", error))
         return false;
     sp_steps_since(s->steps, "capture", began);

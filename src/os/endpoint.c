@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -66,10 +67,35 @@ static int connect_until(int fd, const struct sockaddr_un *address, int64_t dead
     return 0;
 }
 
-/* A connection, or -1 with errno. */
-static int connect_new(const struct sockaddr_un *address, int64_t timeout_ms)
+static int new_socket(void)
 {
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    return socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+}
+
+struct making {
+    int pidfd, fd, failed_errno;
+};
+
+/* In a thread of its own, since setns(2) changes the thread for good. */
+static gpointer make_there(gpointer argument)
+{
+    struct making *making = argument;
+    making->fd = setns(making->pidfd, CLONE_NEWNET) < 0 ? -1 : new_socket();
+    making->failed_errno = errno;
+    return NULL;
+}
+
+static int new_socket_of(int pidfd)
+{
+    struct making making = {.pidfd = pidfd, .fd = -1};
+    g_thread_join(g_thread_new("connect", make_there, &making));
+    errno = making.failed_errno;
+    return making.fd;
+}
+
+/* Takes fd, -1 with errno too. A connection, or -1 with errno. */
+static int connect_socket(int fd, const struct sockaddr_un *address, int64_t timeout_ms)
+{
     if (fd < 0 || connect_until(fd, address, sp_time_monotonic_ms() + timeout_ms) == 0)
         return fd;
     int saved = errno;
@@ -89,7 +115,7 @@ int sp_endpoint_connect(const char *dir, const char *name, int64_t timeout_ms, G
 {
     struct sockaddr_un address;
     int dirfd = name_in(dir, name, &address);
-    int fd = dirfd < 0 ? -1 : connect_new(&address, timeout_ms);
+    int fd = dirfd < 0 ? -1 : connect_socket(new_socket(), &address, timeout_ms);
     if (fd < 0)
         sp_error_set_errno(error, connect_code(), errno, "connect to %s/%s", dir, name);
     if (dirfd >= 0)
@@ -97,11 +123,11 @@ int sp_endpoint_connect(const char *dir, const char *name, int64_t timeout_ms, G
     return fd;
 }
 
-int sp_endpoint_connect_fd(int file_fd, int64_t timeout_ms, GError **error)
+int sp_endpoint_connect_from(int pidfd, int file_fd, int64_t timeout_ms, GError **error)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d", file_fd);
-    int fd = connect_new(&address, timeout_ms);
+    int fd = connect_socket(new_socket_of(pidfd), &address, timeout_ms);
     if (fd < 0)
         sp_error_set_errno(error, connect_code(), errno, "connect to the socket");
     return fd;

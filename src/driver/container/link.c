@@ -51,6 +51,7 @@ static int open_socket(int root, GError **error)
     return -1;
 }
 
+/* Both ends are of the sandbox's network namespace, where CRIU looks for the one that it has. */
 int sp_container_connect(struct sp_instance *instance, GError **error)
 {
     const struct sp_container *container = (struct sp_container *)instance;
@@ -61,5 +62,5 @@ int sp_container_connect(struct sp_instance *instance, GError **error)
     }
     SP_CLEANUP(sp_close_fdp) int root = open_root(container, error);
     SP_CLEANUP(sp_close_fdp) int socket = root < 0 ? -1 : open_socket(root, error);
-    return socket < 0 ? -1 : sp_endpoint_connect_fd(socket, CONNECT_MS, error);
+    return socket < 0 ? -1 : sp_endpoint_connect_from(container->pidfd, socket, CONNECT_MS, error);
 }
