@@ -21,7 +21,7 @@ while True:
     time.sleep(0.02)
 """
 
-# argv: seed. Makes a tree of files of many sizes below /workspace/tree/<seed> without any sync, and prints the hash of the whole tree.
+# argv: seed. Prints the hash of the tree as it finds it, makes files of many sizes in it without any sync, and prints its hash then.
 TREE_HASH = r"""
 import hashlib, os
 def tree_hash(top):
@@ -36,9 +36,10 @@ def tree_hash(top):
 """
 WRITE_TREE = TREE_HASH + r"""
 import random, shutil, sys
+print(tree_hash("/workspace/tree"))
 r = random.Random(int(sys.argv[1]))
 top = f"/workspace/tree/{sys.argv[1]}"
-for i in range(r.randrange(5, 40)):
+for i in range(r.randrange(4, 16)):
     at = os.path.join(top, *(str(r.randrange(4)) for _ in range(r.randrange(3))))
     os.makedirs(at, exist_ok=True)
     with open(os.path.join(at, f"f{i}"), "wb") as f:

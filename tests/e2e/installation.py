@@ -101,7 +101,10 @@ class Installation:
                 daemons.append(pid)
         pidfds = [os.pidfd_open(pid) for pid in daemons]
         for fd in pidfds:
-            signal.pidfd_send_signal(fd, signal.SIGKILL)
+            try:
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
+            except ProcessLookupError:
+                pass  # the launcher ends with its worker
         self.process.wait(timeout)
         for fd in pidfds:
             assert select.select([fd], [], [], timeout)[0], "a daemon did not die"
@@ -160,6 +163,11 @@ class Installation:
 
     def api(self):
         return Api(self.url, self.key)
+
+    def inventory(self):
+        """What the worker holds (docs/worker-protocol.md)."""
+        key = (self.state / "node.key").read_text().strip()
+        return Api(f"http://127.0.0.1:{self.data_port}", key).get("/node/v1/inventory")
 
     def tier_status(self, tier):
         for node in self.api().get("/v1/nodes")["items"]:
