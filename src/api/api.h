@@ -92,7 +92,11 @@ void sp_api_reply_operation(struct sp_api_call *call, const struct sp_operation_
  * fresh end counts (worker_lifecycle.c). */
 void sp_api_measure(struct sp_api_call *call, const char *operation_id);
 
-/* --- the path's sandbox (sandboxes.c): notes that it was used */
+/* --- the path's sandbox (sandboxes.c) */
+/* Its id; one that has not the form of an id is not looked up. For handlers that must answer a
+ * repeated request when the sandbox has gone. */
+bool sp_api_sandbox_id(struct sp_api_call *call, const char **ret, GError **error);
+/* Its row; notes that it was used. */
 struct sp_sandbox_row *sp_api_sandbox(struct sp_api_call *call, GError **error);
 /* A sandbox as the API shows it, with what this server knows beside its row. */
 json_t *sp_api_render_sandbox(struct sp_api_call *call, const struct sp_sandbox_row *sandbox);

@@ -19,12 +19,9 @@ static json_t *sandbox_json(struct sp_api_call *call, const char *id, GError **e
 static bool change(struct sp_api_call *call, const struct sp_change_new *wanted, GError **error)
 {
     char operation_id[SP_ID_MAX];
-    struct sp_sandbox_row *s = sp_api_sandbox(call, error);
-    if (!s)
-        return false;
-    g_autofree char *id = g_strdup(s->id);
-    sp_sandbox_row_free(s);
-    if (!sp_store_sandbox_change(call->api->store, call->key->tenant, id, wanted, &call->idem,
+    const char *id;
+    if (!sp_api_sandbox_id(call, &id, error) ||
+        !sp_store_sandbox_change(call->api->store, call->key->tenant, id, wanted, &call->idem,
                                  operation_id, error))
         return false;
     struct sp_operation_row *op = sp_api_wait(call, operation_id, error);
@@ -122,13 +119,12 @@ bool sp_api_sandbox_fork(struct sp_api_call *call, GError **error)
 {
     struct sp_fork_request request;
     g_autoptr(GArray) children = NULL;
-    if (!sp_fork_request_decode(call->body, &request, error))
+    const char *id;
+    if (!sp_fork_request_decode(call->body, &request, error) ||
+        !sp_api_sandbox_id(call, &id, error) ||
+        !sp_store_sandbox_fork(call->api->store, call->key->tenant, id, &request, &call->idem,
+                               &children, error))
         return false;
-    struct sp_sandbox_row *s = sp_api_sandbox(call, error);
-    bool ok = s && sp_store_sandbox_fork(call->api->store, call->key->tenant, s->id, &request,
-                                         &call->idem, &children, error);
-    sp_sandbox_row_free(s);
-    if (ok)
-        reply_children(call, children);
-    return ok;
+    reply_children(call, children);
+    return true;
 }

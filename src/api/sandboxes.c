@@ -22,8 +22,7 @@ static const char *id_of(const void *row)
     return ((const struct sp_sandbox_row *)row)->id;
 }
 
-/* Ids of the path are looked up only when they have the form of one. */
-static bool path_id(struct sp_api_call *call, const char **ret, GError **error)
+bool sp_api_sandbox_id(struct sp_api_call *call, const char **ret, GError **error)
 {
     const char *id = sp_http_param(call->http, 0);
     if (!sp_id_valid(id, "sbx")) {
@@ -37,7 +36,7 @@ static bool path_id(struct sp_api_call *call, const char **ret, GError **error)
 struct sp_sandbox_row *sp_api_sandbox(struct sp_api_call *call, GError **error)
 {
     const char *id;
-    if (!path_id(call, &id, error))
+    if (!sp_api_sandbox_id(call, &id, error))
         return NULL;
     struct sp_sandbox_row *s = sp_store_sandbox_get(call->api->store, call->key->tenant, id, error);
     if (s)
@@ -247,7 +246,7 @@ bool sp_api_sandbox_patch(struct sp_api_call *call, GError **error)
 {
     const char *id;
     struct sp_sandbox_patch patch;
-    if (!path_id(call, &id, error) || !sp_sandbox_patch_decode(call->body, &patch, error))
+    if (!sp_api_sandbox_id(call, &id, error) || !sp_sandbox_patch_decode(call->body, &patch, error))
         return false;
     bool ok =
         sp_store_sandbox_patch(call->api->store, call->key->tenant, id, &patch, &call->idem, error);
@@ -259,7 +258,7 @@ bool sp_api_sandbox_delete(struct sp_api_call *call, GError **error)
 {
     const char *id;
     char operation_id[SP_ID_MAX];
-    if (!path_id(call, &id, error) ||
+    if (!sp_api_sandbox_id(call, &id, error) ||
         !sp_store_sandbox_delete(call->api->store, call->key->tenant, id, NULL, &call->idem,
                                  operation_id, error))
         return false;

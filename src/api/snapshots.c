@@ -57,10 +57,10 @@ bool sp_api_snapshot_create(struct sp_api_call *call, GError **error)
     struct sp_replay made;
     if (!sp_snapshot_request_decode(call->body, &request, error))
         return false;
-    struct sp_sandbox_row *s = sp_api_sandbox(call, error);
-    bool ok = s && sp_store_snapshot_create(call->api->store, call->key->tenant, s->id, &request,
-                                            &call->idem, &made, error);
-    sp_sandbox_row_free(s);
+    const char *id;
+    bool ok = sp_api_sandbox_id(call, &id, error) &&
+              sp_store_snapshot_create(call->api->store, call->key->tenant, id, &request,
+                                       &call->idem, &made, error);
     sp_snapshot_request_clear(&request);
     return ok && reply_made(call, &made, error);
 }

@@ -125,6 +125,7 @@ bool sp_store_sandbox_fork(struct sp_store *store, const char *tenant, const cha
     }
     bool ok = sp_tx_sandbox_live(tx, tenant, id, &s, error) &&
               fork_in(tx, s, request, replay.resource_id, children, error) &&
+              sp_tx_sandbox_touch(tx, id, error) &&
               sp_tx_replay_record(tx, idem, replay.resource_id, "", error) &&
               sp_db_commit_auto(&tx, error);
     if (ok) {

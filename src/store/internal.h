@@ -64,6 +64,8 @@ void sp_topics_publish(struct sp_store *store, GPtrArray *topics);
 /* Not found: it is not there, finally deleted, or of another tenant (NULL: any). */
 bool sp_tx_sandbox_live(struct sp_db_tx *tx, const char *tenant, const char *id,
                         struct sp_sandbox_row **ret, GError **error);
+/* It is used now. */
+bool sp_tx_sandbox_touch(struct sp_db_tx *tx, const char *id, GError **error);
 /* A row for each sandbox of a fork or create; id, operation and revision are set by the caller. */
 struct sp_sandbox_insert {
     const char *id, *operation_id, *tenant, *node;

@@ -10,18 +10,19 @@
 #include "base/time.h"
 #include "store/internal.h"
 
-/* A sandbox that stands still uses nothing; one that begins to run has been used now. A reason of
- * the idle rule stays when the worker gives none. */
+/* A sandbox that stands still uses nothing; one that begins to run has been used now. Without a new
+ * reason the old one stays: why the last change failed, or why it was paused; the next change that
+ * is asked for takes it away. */
 static bool set_state(struct sp_db_tx *tx, const struct sp_sandbox_row *s, enum sp_state state,
                       const char *reason, int64_t started_at_ms, GError **error)
 {
     bool runs = state == SP_STATE_RUNNING;
     bool still = state == SP_STATE_PAUSED || state == SP_STATE_SUSPENDED;
-    if (!sp_db_run(tx, NULL, error,
-                   "UPDATE sandboxes SET state = $2, state_reason = $3, started_at ="
-                   " CASE WHEN started_at = 0 THEN $4 ELSE started_at END WHERE id = $1",
-                   "ttti", s->id, sp_state_names[state],
-                   still && !reason ? s->state_reason : reason, started_at_ms))
+    if (!sp_db_run(
+            tx, NULL, error,
+            "UPDATE sandboxes SET state = $2, state_reason = COALESCE($3, state_reason),"
+            " started_at = CASE WHEN started_at = 0 THEN $4 ELSE started_at END WHERE id = $1",
+            "ttti", s->id, sp_state_names[state], reason, started_at_ms))
         return false;
     if (state == s->state)
         return true;

@@ -124,6 +124,14 @@ bool sp_tx_sandbox_live(struct sp_db_tx *tx, const char *tenant, const char *id,
     return true;
 }
 
+bool sp_tx_sandbox_touch(struct sp_db_tx *tx, const char *id, GError **error)
+{
+    return sp_db_run(tx, NULL, error,
+                     "UPDATE sandboxes SET last_active_at = $2 WHERE id = $1 AND"
+                     " last_active_at < $2",
+                     "ti", id, sp_time_now_ms());
+}
+
 static bool put_metadata(struct sp_db_tx *tx, const char *id, char *const *pairs, GError **error)
 {
     if (!sp_db_run(tx, NULL, error, "DELETE FROM sandbox_metadata WHERE sandbox_id = $1", "t", id))
@@ -400,10 +408,7 @@ void sp_store_sandbox_touch(struct sp_store *store, const struct sp_sandbox_row 
         return;
     /* Losing one touch is harmless: the next request writes it. */
     SP_DB_TX_AUTO *tx = sp_db_begin(store->db, SP_DB_WRITE, NULL);
-    if (tx && sp_db_run(tx, NULL, NULL,
-                        "UPDATE sandboxes SET last_active_at = $2 WHERE id = $1 AND"
-                        " last_active_at < $2",
-                        "ti", seen->id, now))
+    if (tx && sp_tx_sandbox_touch(tx, seen->id, NULL))
         sp_db_commit_auto(&tx, NULL);
 }
 

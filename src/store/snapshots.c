@@ -168,6 +168,7 @@ bool sp_store_snapshot_create(struct sp_store *store, const char *tenant, const 
     }
     bool ok = sp_tx_sandbox_live(tx, tenant, sandbox_id, &s, error) &&
               create_in(tx, s, request, &replay, error) &&
+              sp_tx_sandbox_touch(tx, sandbox_id, error) &&
               sp_tx_replay_record(tx, idem, replay.resource_id, replay.operation_id, error) &&
               sp_db_commit_auto(&tx, error);
     if (ok) {

@@ -242,6 +242,7 @@ bool sp_store_sandbox_change(struct sp_store *store, const char *tenant, const c
     }
     bool ok = sp_tx_sandbox_live(tx, tenant, id, &s, error) &&
               change_in(tx, s, change, replay.operation_id, topics, error) &&
+              sp_tx_sandbox_touch(tx, id, error) &&
               sp_tx_replay_record(tx, idem, id, replay.operation_id, error) &&
               sp_db_commit_auto(&tx, error);
     sp_sandbox_row_free(s);

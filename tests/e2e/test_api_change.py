@@ -188,7 +188,8 @@ def test_a_change_that_fails_leaves_it_as_it_was(server, worker, before, verb):
     assert (now["state"], now["desired_state"], now["generation"]) == (before, before, generation + 2)
     assert now["state_reason"] == "no space left on the node"
     until(lambda: worker.wanted[box["id"]]["generation"] == generation + 2)
-    assert worker.states[box["id"]] == before
+    time.sleep(0.1)  # the worker says once more, without a reason, that it is so
+    assert worker.states[box["id"]] == before and get(server, box)["state_reason"] == "no space left on the node"
     worker.change_error = None
     status, answer, _ = post(server, box, verb)  # it can be tried again
     assert status == 200 and answer["sandbox"]["state_reason"] is None

@@ -277,7 +277,14 @@ def test_fork_is_idempotent(server, worker, box):
     assert again[0] == 201 and ids[0] == ids[1]
     status, answer, _ = post(server, box, "fork", {"count": 3}, headers=key)
     assert status == 409 and answer["error"]["code"] == "idempotency_conflict"
-    for child, _ in ids[0]:
+    # a lost answer, and the origin has gone since: the children are still told
+    origin = microvm(server)
+    key = {"Idempotency-Key": f"fork-{origin['id']}", **WAIT}
+    first = post(server, origin, "fork", {"count": 1}, headers=key)[1]["results"][0]["sandbox"]["id"]
+    server.delete(origin["id"])
+    again = post(server, origin, "fork", {"count": 1}, headers=key)
+    assert again[0] == 201 and again[1]["results"][0]["sandbox"]["id"] == first
+    for child in [first] + [child for child, _ in ids[0]]:
         server.delete(child)
 
 
