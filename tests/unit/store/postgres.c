@@ -20,7 +20,8 @@ static void test_url(void)
 {
     g_assert_true(sp_where_is_url("postgres://h/x") && sp_where_is_url("postgresql:///x"));
     g_assert_false(sp_where_is_url("/var/lib/space/space.db"));
-    g_autofree char *shown = sp_where_describe("postgresql://me:se%20same@h:1/x?options=-cfoo%3Dbar");
+    g_autofree char *shown =
+        sp_where_describe("postgresql://me:se%20same@h:1/x?options=-cfoo%3Dbar");
     g_assert_cmpstr(shown, ==, "postgresql://h:1/x");
     g_assert_true(sp_where_has_password("postgresql://me:sesame@h:1/x"));
     g_assert_true(sp_where_has_password("postgresql://me@h:1/x?password=sesame"));
