@@ -53,8 +53,7 @@ int sp_saved_open_folder(const struct sp_volume *volume, const char *folder, GEr
 bool sp_saved_check_name(const char *name, GError **error)
 {
     size_t len = strlen(name);
-    size_t good =
-        strspn(name, G_CSET_a_2_z G_CSET_A_2_Z G_CSET_DIGITS "_-");
+    size_t good = strspn(name, G_CSET_a_2_z G_CSET_A_2_Z G_CSET_DIGITS "_-");
     if (len > 0 && len == good && len < SP_ID_MAX)
         return true;
     g_set_error(error, SP_ERROR, SP_ERROR_INVALID_REQUEST, "not a name of a saved form: %s", name);
@@ -161,8 +160,7 @@ void sp_saved_staging_free(struct sp_saved_staging *staging)
 static bool too_full(const struct sp_volume *volume, int64_t wanted, GError **error)
 {
     g_set_error(error, SP_ERROR, SP_ERROR_UNAVAILABLE,
-                "saving needs %" G_GINT64_FORMAT " MiB of disk, %" G_GUINT64_FORMAT
-                " MiB are free",
+                "saving needs %" G_GINT64_FORMAT " MiB of disk, %" G_GUINT64_FORMAT " MiB are free",
                 (wanted >> 20) + 1, sp_volume_free_bytes(volume) >> 20);
     return false;
 }
@@ -191,8 +189,8 @@ static bool reserve(struct sp_saved_staging *staging, int64_t bytes, GError **er
 static bool make_dir(struct sp_saved_staging *staging, GError **error)
 {
     if (mkdirat(staging->tmp_fd, staging->work, 0700) < 0) {
-        sp_error_set_errno(error, errno == EEXIST ? SP_ERROR_CONFLICT : SP_ERROR_UNAVAILABLE,
-                           errno, "saved form %s: make its directory", staging->name);
+        sp_error_set_errno(error, errno == EEXIST ? SP_ERROR_CONFLICT : SP_ERROR_UNAVAILABLE, errno,
+                           "saved form %s: make its directory", staging->name);
         /* Not ours to remove. */
         staging->published = errno == EEXIST;
         return false;

@@ -271,8 +271,8 @@ static void clear_file(void *data)
     g_free(file->name);
 }
 
-void sp_saved_manifest_add(struct sp_saved_manifest *manifest, const char *name,
-                           int64_t size_bytes, int64_t data_bytes, const char *sha256)
+void sp_saved_manifest_add(struct sp_saved_manifest *manifest, const char *name, int64_t size_bytes,
+                           int64_t data_bytes, const char *sha256)
 {
     if (!manifest->files) {
         manifest->files = g_array_new(FALSE, FALSE, sizeof(struct sp_saved_file));

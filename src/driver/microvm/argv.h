@@ -10,8 +10,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Raise it when the machine or its devices change in a way that a saved state cannot be loaded any more.
- * (A boot image is bound to more: SP_BOOT_FORMAT.) */
+/* Raise it when the machine or its devices change in a way that a saved state cannot be loaded any
+ * more. (A boot image is bound to more: SP_BOOT_FORMAT.) */
 #define SP_VM_MACHINE 1
 
 enum sp_accel { SP_ACCEL_TCG, SP_ACCEL_KVM };
@@ -26,6 +26,8 @@ enum {
     SP_VMM_FD_RW = 7,     /* the writable disk, O_RDWR */
     SP_VMM_FD_KERNEL = 8, /* boot only; read through /proc/self/fd */
     SP_VMM_FD_INITRAMFS = 9,
+    SP_VMM_FD_TRACK = 10, /* listening socket of the library: uffd/uffd_open.h */
+    SP_VMM_FD_LIBRARY = 11,
 };
 
 struct sp_qemu_config {
@@ -33,8 +35,8 @@ struct sp_qemu_config {
     enum sp_accel accel;
     int64_t memory_mb;
     unsigned vcpus;
-    bool boot;       /* boot the kernel; else paused, waiting for a saved state */
-    bool shared_ram; /* the guest writes into the memfd: while a boot image is made */
+    bool boot;        /* boot the kernel; else paused, waiting for a saved state */
+    bool shared_ram;  /* the guest writes into the memfd: while a boot image is made */
     unsigned tsc_khz; /* boot with TCG only: rate of the host's TSC */
 };
 

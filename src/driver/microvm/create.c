@@ -23,8 +23,8 @@
 #define QMP_TIMEOUT_MS 10000
 #define AGENT_TIMEOUT_MS 15000
 #define BOOT_TIMEOUT_MS 60000
-/* A copy with more private memory than this shares it with the other copies, though it takes longer to
- * make than one in a VMM that was started ahead. */
+/* A copy with more private memory than this shares it with the other copies, though it takes longer
+ * to make than one in a VMM that was started ahead. */
 #define COPY_ALONE_MAX_BYTES (16 * MIB)
 
 /* What one create() works on. */
@@ -130,8 +130,8 @@ static bool clone_disk(struct creation *c, GError **error)
 
 static bool start_vmm(struct creation *c, GError **error)
 {
-    return c->taken || sp_vm_start_process(c->vm, &c->source, c->spec->template_dir, &c->start,
-                                           error);
+    return c->taken ||
+           sp_vm_start_process(c->vm, &c->source, c->spec->template_dir, &c->start, error);
 }
 
 static bool greet_vmm(struct creation *c, GError **error)
@@ -181,8 +181,8 @@ static bool load_state(struct creation *c, GError **error)
     struct sp_qmp *qmp = c->start.qmp;
     SP_CLEANUP(sp_close_fdp) int state_fd = sp_vm_source_state(&c->source, error);
     return state_fd >= 0 &&
-           sp_qmp_run(qmp, "getfd", json_pack("{s:s}", "fdname", "state"), state_fd,
-                      QMP_TIMEOUT_MS, error) &&
+           sp_qmp_run(qmp, "getfd", json_pack("{s:s}", "fdname", "state"), state_fd, QMP_TIMEOUT_MS,
+                      error) &&
            sp_qmp_run(qmp, "migrate-incoming", json_pack("{s:s}", "uri", "fd:state"), -1,
                       QMP_TIMEOUT_MS, error) &&
            await_loaded(qmp, error);

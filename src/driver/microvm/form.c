@@ -138,8 +138,8 @@ bool sp_form_check(const struct sp_form *form, const struct sp_vm_host *host, GE
     }
     if (m->machine != SP_VM_MACHINE) {
         g_set_error(error, SP_ERROR, SP_ERROR_FAILED_PRECONDITION,
-                    "the memory was saved with machine %" G_GINT64_FORMAT ", here is %d", m->machine,
-                    SP_VM_MACHINE);
+                    "the memory was saved with machine %" G_GINT64_FORMAT ", here is %d",
+                    m->machine, SP_VM_MACHINE);
         return false;
     }
     if (differs("QEMU", m->qemu_version, host->qemu_version, error) ||

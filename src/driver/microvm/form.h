@@ -1,8 +1,8 @@
 /*
  * A saved form of a VM (disk/saved.h) as this tier reads it: docs/saved-format.md.
  *
- * With memory: memory.delta, memory.map, state, disk, and base unless the VM was booted cold. Without:
- * only disk.
+ * With memory: memory.delta, memory.map, state, disk, and base unless the VM was booted cold.
+ * Without: only disk.
  */
 #pragma once
 
@@ -30,8 +30,8 @@ struct sp_form {
     struct sp_form_machine machine;
 };
 
-/* A new reference to the JSON of a machine as it runs on this host now. qemu_version: of the running
- * QEMU. */
+/* A new reference to the JSON of a machine as it runs on this host now. qemu_version: of the
+ * running QEMU. */
 json_t *sp_form_machine_json(const struct sp_vm_host *host, const char *qemu_version,
                              const struct sp_vm_facts *facts);
 
@@ -43,8 +43,8 @@ bool sp_form_check(const struct sp_form *form, const struct sp_vm_host *host, GE
 
 /* Opens a file of the form. */
 int sp_form_open(const struct sp_form *form, const char *name, GError **error);
-/* Compares content that sp_memory_copy() saw with the manifest. SP_ERROR_FAILED_PRECONDITION: "damaged".
- * A file without a hash passes. */
+/* Compares content that sp_memory_copy() saw with the manifest. SP_ERROR_FAILED_PRECONDITION:
+ * "damaged". A file without a hash passes. */
 struct sp_memory_copied;
 bool sp_form_compare(const struct sp_form *form, const char *name,
                      const struct sp_memory_copied *seen, GError **error);

@@ -14,7 +14,7 @@
 #include "os/pidfd.h"
 
 #define MAPS_MAX_LINES 8192
-#define MEMFD_NAME "/memfd:space-"
+#define MEMFD_NAME "/memfd:space-vm" /* ram.c */
 #define MAX_PIECES 256
 
 /* linux/fs.h of Linux 6.7; the build host's headers may be older. */
@@ -26,6 +26,9 @@ struct pm_scan_arg {
     uint64_t category_inverted, category_mask, category_anyof_mask, return_mask;
 };
 #define PM_SCAN _IOWR('f', 16, struct pm_scan_arg)
+#define PM_WP_MATCHING 1u
+#define PM_CHECK_WPASYNC 2u
+#define PM_IS_WRITTEN (1u << 1)
 #define PM_IS_FILE (1u << 2)
 #define PM_IS_PRESENT (1u << 3)
 #define PM_IS_SWAPPED (1u << 4)
@@ -94,7 +97,8 @@ bool sp_guest_ram_find(pid_t pid, int pidfd, int64_t size_bytes, struct sp_guest
     }
     if (ram.size_bytes != size_bytes) {
         g_set_error(error, SP_ERROR, SP_ERROR_INTERNAL,
-                    "memory of the VM: %" G_GINT64_FORMAT " bytes are mapped, not %" G_GINT64_FORMAT,
+                    "memory of the VM: %" G_GINT64_FORMAT
+                    " bytes are mapped, not %" G_GINT64_FORMAT,
                     ram.size_bytes, size_bytes);
         return false;
     }
@@ -149,45 +153,66 @@ bool sp_guest_ram_private_by_pagemap(const struct sp_guest_ram *ram, GArray *run
     return true;
 }
 
+/* Adds what the scan finds, as pages of the RAM. errno and false when the kernel refuses. */
+static bool scan_all(int fd, const struct sp_guest_ram *ram, struct pm_scan_arg *arg, GArray *runs)
+{
+    g_autofree struct page_region *regions = g_new(struct page_region, REGIONS);
+    arg->size = sizeof *arg;
+    arg->start = ram->address;
+    arg->end = ram->address + (uint64_t)ram->size_bytes;
+    arg->vec = (uint64_t)(uintptr_t)regions;
+    arg->vec_len = REGIONS;
+    arg->category_anyof_mask = PM_IS_PRESENT | PM_IS_SWAPPED;
+    arg->category_inverted = PM_IS_FILE;
+    arg->return_mask = PM_IS_FILE;
+    while (arg->start < arg->end) {
+        int n = ioctl(fd, PM_SCAN, arg);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return false;
+        for (int i = 0; i < n; i++)
+            add_run(runs, (regions[i].start - ram->address) / SP_PAGE_BYTES,
+                    (regions[i].end - regions[i].start) / SP_PAGE_BYTES);
+        if (arg->walk_end <= arg->start)
+            break;
+        arg->start = arg->walk_end;
+    }
+    return true;
+}
+
 bool sp_guest_ram_private(const struct sp_guest_ram *ram, GArray *runs, GError **error)
 {
     SP_CLEANUP(sp_close_fdp) int fd = open_proc(ram->pid, "pagemap", error);
     if (fd < 0)
         return false;
-    g_autofree struct page_region *regions = g_new(struct page_region, REGIONS);
+    struct pm_scan_arg arg = {.category_mask = PM_IS_FILE};
+    if (scan_all(fd, ram, &arg, runs))
+        return true;
+    if (errno != ENOTTY && errno != EINVAL)
+        return fail(error, "scan pages");
+    g_array_set_size(runs, 0);
+    return sp_guest_ram_private_by_pagemap(ram, runs, error);
+}
+
+bool sp_guest_ram_written(const struct sp_guest_ram *ram, bool protect, GArray *runs,
+                          GError **error)
+{
+    SP_CLEANUP(sp_close_fdp) int fd = open_proc(ram->pid, "pagemap", error);
+    if (fd < 0)
+        return false;
     struct pm_scan_arg arg = {
-        .size = sizeof arg,
-        .start = ram->address,
-        .end = ram->address + (uint64_t)ram->size_bytes,
-        .vec = (uint64_t)(uintptr_t)regions,
-        .vec_len = REGIONS,
-        .category_inverted = PM_IS_FILE,
-        .category_mask = PM_IS_FILE,
-        .category_anyof_mask = PM_IS_PRESENT | PM_IS_SWAPPED,
-        .return_mask = PM_IS_FILE,
+        .flags = PM_CHECK_WPASYNC | (protect ? PM_WP_MATCHING : 0),
+        .category_mask = PM_IS_FILE | PM_IS_WRITTEN,
     };
-    while (arg.start < arg.end) {
-        int n = ioctl(fd, PM_SCAN, &arg);
-        if (n < 0 && (errno == ENOTTY || errno == EINVAL) && runs->len == 0)
-            return sp_guest_ram_private_by_pagemap(ram, runs, error);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return fail(error, "scan pages");
-        for (int i = 0; i < n; i++)
-            add_run(runs, (regions[i].start - ram->address) / SP_PAGE_BYTES,
-                    (regions[i].end - regions[i].start) / SP_PAGE_BYTES);
-        if (arg.walk_end <= arg.start)
-            break;
-        arg.start = arg.walk_end;
-    }
-    return true;
+    return scan_all(fd, ram, &arg, runs) || fail(error, "scan written pages");
 }
 
 /* --- reading and writing --- */
 
-bool sp_guest_ram_read(const struct sp_guest_ram *ram, const GArray *runs, guint *at, uint64_t *skip,
-                       void *buffer, size_t buffer_bytes, GArray *pieces, GError **error)
+bool sp_guest_ram_read(const struct sp_guest_ram *ram, const GArray *runs, guint *at,
+                       uint64_t *skip, void *buffer, size_t buffer_bytes, GArray *pieces,
+                       GError **error)
 {
     struct iovec remote[MAX_PIECES];
     size_t len = 0;

@@ -188,8 +188,8 @@ unsigned sp_microvm_slot(struct sp_instance *base)
     return slot;
 }
 
-/* The record first: until the rename the member's directory names everything, after it the sandbox's
- * does. */
+/* The record first: until the rename the member's directory names everything, after it the
+ * sandbox's does. */
 bool sp_microvm_claim(struct sp_instance *base, const char *id, const char *run_dir,
                       const char *hostname, GError **error)
 {

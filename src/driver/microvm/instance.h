@@ -9,7 +9,7 @@ struct sp_vm_instance {
     struct sp_instance base;
     char *run_dir;
     int pidfd;
-    int agent_fd; /* the connection of create(), handed out once; −1 after that */
+    int agent_fd;       /* the connection of create(), handed out once; −1 after that */
     struct sp_ram *ram; /* kept so that VMs woken later share it; NULL after an adoption */
     struct sp_qmp *qmp; /* open only while it is being saved: QEMU serves one client at a time */
 };

@@ -76,22 +76,53 @@ bool sp_memory_is_zero(const void *from, size_t len)
     return len == 0 || (bytes[0] == 0 && memcmp(bytes, bytes + 1, len - 1) == 0);
 }
 
-struct copy {
-    int from, to;
-    uint8_t *buffer; /* CHUNK_BYTES */
-    struct sp_digest *digest; /* may be NULL */
+/* --- the digest --- */
+
+struct sp_memory_digest {
+    struct sp_digest *sha;
     int64_t data_bytes;
 };
 
-static void digest_block(struct copy *copy, const uint8_t *bytes, size_t len, off_t at)
+struct sp_memory_digest *sp_memory_digest_new(void)
+{
+    struct sp_memory_digest *digest = g_new0(struct sp_memory_digest, 1);
+    digest->sha = sp_digest_new();
+    return digest;
+}
+
+static void digest_block(struct sp_memory_digest *digest, const uint8_t *bytes, size_t len,
+                         off_t at)
 {
     uint64_t offset = GUINT64_TO_LE((uint64_t)at);
-    if (!copy->digest)
-        return;
-    sp_digest_add(copy->digest, &offset, sizeof offset);
-    sp_digest_add(copy->digest, bytes, len);
-    copy->data_bytes += (int64_t)len;
+    sp_digest_add(digest->sha, &offset, sizeof offset);
+    sp_digest_add(digest->sha, bytes, len);
+    digest->data_bytes += (int64_t)len;
 }
+
+void sp_memory_digest_add(struct sp_memory_digest *digest, const void *from, size_t len, int64_t at)
+{
+    const uint8_t *bytes = from;
+    for (size_t i = 0; i < len; i += BLOCK_BYTES) {
+        if (!sp_memory_is_zero(bytes + i, MIN(BLOCK_BYTES, len - i)))
+            digest_block(digest, bytes + i, MIN(BLOCK_BYTES, len - i), at + (off_t)i);
+    }
+}
+
+void sp_memory_digest_end(struct sp_memory_digest *digest, struct sp_memory_copied *ret)
+{
+    if (ret)
+        ret->data_bytes = digest->data_bytes;
+    sp_digest_end(digest->sha, ret ? ret->sha256 : NULL);
+    g_free(digest);
+}
+
+/* --- copies --- */
+
+struct copy {
+    int from, to;
+    uint8_t *buffer;                 /* CHUNK_BYTES */
+    struct sp_memory_digest *digest; /* may be NULL */
+};
 
 /* Writes the runs of blocks that are not zero. */
 static bool copy_blocks(struct copy *copy, size_t len, off_t at, GError **error)
@@ -102,7 +133,8 @@ static bool copy_blocks(struct copy *copy, size_t len, off_t at, GError **error)
         size_t end = start;
         while (end < len && !sp_memory_is_zero(bytes + end, MIN(BLOCK_BYTES, len - end))) {
             size_t n = MIN(BLOCK_BYTES, len - end);
-            digest_block(copy, bytes + end, n, at + (off_t)end);
+            if (copy->digest)
+                digest_block(copy->digest, bytes + end, n, at + (off_t)end);
             end += n;
         }
         if (end > start && copy->to >= 0 &&
@@ -175,13 +207,10 @@ bool sp_memory_copy(int from, int to, struct sp_memory_copied *ret, GError **err
     struct copy copy = {.from = from, .to = to, .buffer = buffer};
     if (!ret)
         return copy_all(&copy, st.st_size, error);
-    copy.digest = sp_digest_new();
-    if (!copy_all(&copy, st.st_size, error)) {
-        sp_digest_end(copy.digest, NULL);
-        return false;
-    }
-    ret->size_bytes = st.st_size;
-    ret->data_bytes = copy.data_bytes;
-    sp_digest_end(copy.digest, ret->sha256);
-    return true;
+    copy.digest = sp_memory_digest_new();
+    bool ok = copy_all(&copy, st.st_size, error);
+    sp_memory_digest_end(copy.digest, ok ? ret : NULL);
+    if (ok)
+        ret->size_bytes = st.st_size;
+    return ok;
 }

@@ -34,3 +34,11 @@ struct sp_memory_copied {
 /* Copies `from` to the empty file `to` and gives it the same size. Holes and blocks of zeros become
  * holes. to = -1: only looks. ret = NULL: only copies, without a digest. Blocks. */
 bool sp_memory_copy(int from, int to, struct sp_memory_copied *ret, GError **error);
+
+/* The digest by hand: runs of whole blocks in order; blocks of zeros do not count. */
+struct sp_memory_digest;
+struct sp_memory_digest *sp_memory_digest_new(void);
+void sp_memory_digest_add(struct sp_memory_digest *digest, const void *bytes, size_t len,
+                          int64_t at);
+/* Frees it. Sets data_bytes and sha256; ret may be NULL. */
+void sp_memory_digest_end(struct sp_memory_digest *digest, struct sp_memory_copied *ret);

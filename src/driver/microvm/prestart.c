@@ -44,8 +44,7 @@ static void discard(struct sp_microvm *vm, struct prestarted *p)
 static bool make_disk(struct sp_microvm *vm, const struct sp_vm_facts *facts, GError **error)
 {
     SP_CLEANUP(sp_close_fdp)
-    int fd =
-        sp_vm_file_open(vm, facts->name, SP_VM_DISK, O_RDWR | O_CREAT | O_EXCL, error);
+    int fd = sp_vm_file_open(vm, facts->name, SP_VM_DISK, O_RDWR | O_CREAT | O_EXCL, error);
     if (fd < 0)
         return false;
     if (ftruncate(fd, facts->shape.disk_mb * MIB) == 0)
@@ -147,18 +146,18 @@ static struct prestarted *pick(struct sp_microvm *vm, const struct sp_driver_spe
     return found;
 }
 
+/* True too when there is no such file: a VMM without tracking has one less. */
 static bool move_file(const char *from, const char *to, const char *name)
 {
     g_autofree char *source = g_build_filename(from, name, NULL);
     g_autofree char *target = g_build_filename(to, name, NULL);
-    return rename(source, target) == 0;
+    return rename(source, target) == 0 || errno == ENOENT;
 }
 
 /* First a second record, then the files, then the first record goes. */
-static bool move(struct prestarted *p, const struct sp_driver_spec *spec,
-                 struct sp_vm_facts *facts)
+static bool move(struct prestarted *p, const struct sp_driver_spec *spec, struct sp_vm_facts *facts)
 {
-    static const char *const files[] = {SP_VMM_QMP, SP_VMM_AGENT, SP_VMM_LOG};
+    static const char *const files[] = {SP_VMM_QMP, SP_VMM_AGENT, SP_VMM_LOG, SP_VMM_TRACK};
     struct sp_record *record = &p->start.record;
     g_free(record->id);
     record->id = g_strdup(spec->id);

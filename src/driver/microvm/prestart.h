@@ -1,11 +1,11 @@
 /*
- * VMMs that were started ahead: QEMU waits, paused and empty, on the RAM of a boot image, with a disk of
- * the right size whose content comes later (FICLONE into it).
+ * VMMs that were started ahead: QEMU waits, paused and empty, on the RAM of a boot image, with a
+ * disk of the right size whose content comes later (FICLONE into it).
  *
- * Each has a run directory with a record of its own, name and slot of its own. create() takes one whose
- * RAM, template and sizes fit: it writes a record into its own run directory that names those resources,
- * moves the sockets there and removes the other directory. At each step one of the two records names
- * everything. The sandbox keeps the taken one's slot (sp_driver_ops.slot).
+ * Each has a run directory with a record of its own, name and slot of its own. create() takes one
+ * whose RAM, template and sizes fit: it writes a record into its own run directory that names those
+ * resources, moves the sockets there and removes the other directory. At each step one of the two
+ * records names everything. The sandbox keeps the taken one's slot (sp_driver_ops.slot).
  */
 #pragma once
 
@@ -17,8 +17,8 @@ bool sp_microvm_prestart(struct sp_driver *driver, const struct sp_driver_spec *
 unsigned sp_microvm_prestarted(struct sp_driver *driver, const char *template_digest,
                                const struct sp_shape *shape);
 
-/* Takes a fitting one over into start (which is only initialised) and sets facts->name; false: there is
- * none that lives. The disk holds nothing yet. */
+/* Takes a fitting one over into start (which is only initialised) and sets facts->name; false:
+ * there is none that lives. The disk holds nothing yet. */
 bool sp_prestart_take(struct sp_microvm *vm, const struct sp_driver_spec *spec,
                       struct sp_vm_source *source, struct sp_vm_start *start);
 /* Ends all of them. */

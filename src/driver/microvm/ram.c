@@ -43,11 +43,11 @@ void sp_ram_unref(struct sp_ram *ram)
 }
 
 /* With a reference; made if need be. */
-static struct sp_ram *look_up(struct sp_microvm *vm, const char *key, bool make)
+static struct sp_ram *look_up(struct sp_microvm *vm, const char *key)
 {
     g_mutex_lock(&vm->rams_lock);
     struct sp_ram *ram = g_hash_table_lookup(vm->rams, key);
-    if (!ram && make) {
+    if (!ram) {
         ram = g_new0(struct sp_ram, 1);
         ram->vm = vm;
         ram->key = g_strdup(key);
@@ -55,24 +55,9 @@ static struct sp_ram *look_up(struct sp_microvm *vm, const char *key, bool make)
         g_mutex_init(&ram->lock);
         g_hash_table_insert(vm->rams, ram->key, ram);
     }
-    if (ram)
-        ram->refs++;
+    ram->refs++;
     g_mutex_unlock(&vm->rams_lock);
     return ram;
-}
-
-struct sp_ram *sp_ram_find(struct sp_microvm *vm, const char *key)
-{
-    struct sp_ram *ram = look_up(vm, key, false);
-    if (!ram)
-        return NULL;
-    g_mutex_lock(&ram->lock);
-    bool filled = ram->fd >= 0;
-    g_mutex_unlock(&ram->lock);
-    if (filled)
-        return ram;
-    sp_ram_unref(ram);
-    return NULL;
 }
 
 static int make(int64_t size_bytes, sp_ram_fill_fn fill, void *user, GError **error)
@@ -89,7 +74,7 @@ static int make(int64_t size_bytes, sp_ram_fill_fn fill, void *user, GError **er
 struct sp_ram *sp_ram_get(struct sp_microvm *vm, const char *key, int64_t size_bytes,
                           sp_ram_fill_fn fill, void *user, GError **error)
 {
-    struct sp_ram *ram = look_up(vm, key, true);
+    struct sp_ram *ram = look_up(vm, key);
     g_mutex_lock(&ram->lock);
     if (ram->fd < 0)
         ram->fd = make(size_bytes, fill, user, error);
@@ -99,4 +84,20 @@ struct sp_ram *sp_ram_get(struct sp_microvm *vm, const char *key, int64_t size_b
         return ram;
     sp_ram_unref(ram);
     return NULL;
+}
+
+struct sp_ram *sp_ram_put(struct sp_microvm *vm, const char *key, int fd, GError **error)
+{
+    if (!sp_memory_seal(fd, error)) {
+        close(fd);
+        return NULL;
+    }
+    struct sp_ram *ram = look_up(vm, key);
+    g_mutex_lock(&ram->lock);
+    if (ram->fd < 0)
+        ram->fd = fd;
+    else
+        close(fd);
+    g_mutex_unlock(&ram->lock);
+    return ram;
 }

@@ -1,6 +1,6 @@
 /*
- * The files of a VM in the volume's layers/: <name>.disk, and hard links to what its RAM is made of, so
- * that it can be saved whatever becomes of its boot image or saved form.
+ * The files of a VM in the volume's layers/: <name>.disk, and hard links to what its RAM is made
+ * of, so that it can be saved whatever becomes of its boot image or saved form.
  */
 #pragma once
 

@@ -33,8 +33,7 @@ void sp_vm_source_clear(struct sp_vm_source *source)
 static bool open_image(struct sp_microvm *vm, const struct sp_driver_spec *spec,
                        struct sp_vm_source *source, GError **error)
 {
-    struct sp_boot_image *image =
-        sp_boot_store_get(vm, spec->template_dir, &spec->shape, error);
+    struct sp_boot_image *image = sp_boot_store_get(vm, spec->template_dir, &spec->shape, error);
     if (!image)
         return false;
     source->way = SP_WAY_IMAGE;
@@ -205,7 +204,7 @@ static bool merge_delta(const struct sp_form *form, int fd, GError **error)
     if (map_fd < 0 || delta_fd < 0 ||
         !sp_page_map_load(&map, map_fd, form->manifest.memory_mb * MIB, error))
         return false;
-    bool ok = sp_delta_apply_to_file(&map, delta_fd, fd, error);
+    bool ok = sp_delta_apply_to_file(&map, delta_fd, fd, true, error);
     sp_page_map_clear(&map);
     return ok;
 }
@@ -220,28 +219,51 @@ static bool fill_merged(int fd, void *user, GError **error)
            (!*disk->sha256 || sp_form_verify(form, SP_FORM_DISK, error));
 }
 
+static char *merged_key(const char *base_key, const char *delta_sha256, const char *map_sha256)
+{
+    return g_strdup_printf("%s+%s+%s", base_key, delta_sha256, map_sha256);
+}
+
+/* Takes a reference of its own. */
+static void keep_copy(struct sp_microvm *vm, const char *saved_dir, struct sp_ram *ram)
+{
+    g_mutex_lock(&vm->copies_lock);
+    if (g_hash_table_lookup(vm->copies, saved_dir) != ram)
+        g_hash_table_insert(vm->copies, g_strdup(saved_dir), sp_ram_ref(ram));
+    g_mutex_unlock(&vm->copies_lock);
+}
+
 bool sp_vm_source_merge(struct sp_microvm *vm, struct sp_vm_source *source, GError **error)
 {
     const struct sp_saved_manifest *manifest = &source->form.manifest;
     const struct sp_saved_file *delta = sp_saved_manifest_file(manifest, SP_FORM_DELTA);
     const struct sp_saved_file *map = sp_saved_manifest_file(manifest, SP_FORM_MAP);
     struct merge merge = {source, source->ram->fd};
-    g_autofree char *key =
-        g_strdup_printf("%s+%s+%s", source->ram->key, delta->sha256, map->sha256);
-    struct sp_ram *ram =
-        sp_ram_get(vm, key, manifest->memory_mb * MIB, fill_merged, &merge, error);
+    g_autofree char *key = merged_key(source->ram->key, delta->sha256, map->sha256);
+    struct sp_ram *ram = sp_ram_get(vm, key, manifest->memory_mb * MIB, fill_merged, &merge, error);
     if (!ram)
         return false;
-    g_mutex_lock(&vm->copies_lock);
-    struct sp_ram *kept = g_hash_table_lookup(vm->copies, source->form.dir);
-    if (kept != ram)
-        g_hash_table_insert(vm->copies, g_strdup(source->form.dir), sp_ram_ref(ram));
-    g_mutex_unlock(&vm->copies_lock);
+    keep_copy(vm, source->form.dir, ram);
     sp_ram_unref(source->ram);
     source->ram = ram;
     source->way = SP_WAY_COPY;
     source->facts.has_delta = true;
     return true;
+}
+
+void sp_vm_source_offer(struct sp_microvm *vm, const struct sp_saved_manifest *manifest,
+                        const char *saved_dir, int fd)
+{
+    const struct sp_saved_file *base = sp_saved_manifest_file(manifest, SP_FORM_BASE);
+    const struct sp_saved_file *delta = sp_saved_manifest_file(manifest, SP_FORM_DELTA);
+    const struct sp_saved_file *map = sp_saved_manifest_file(manifest, SP_FORM_MAP);
+    g_autofree char *base_key =
+        base ? sp_ram_key_of_file(base->sha256) : sp_ram_key_empty(manifest->memory_mb * MIB);
+    g_autofree char *key = merged_key(base_key, delta->sha256, map->sha256);
+    struct sp_ram *ram = sp_ram_put(vm, key, fd, NULL);
+    if (ram)
+        keep_copy(vm, saved_dir, ram);
+    sp_ram_unref(ram);
 }
 
 void sp_vm_source_forget(struct sp_microvm *vm, const char *saved_dir)

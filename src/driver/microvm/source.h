@@ -28,13 +28,18 @@ struct sp_vm_source {
     char *base_path;          /* to be linked; NULL: no base */
 };
 
-/* Checks everything about the spec and its saved form that can be checked, and opens what QEMU starts
- * with. Of a form that is to be copied only the base is: sp_vm_source_merge() does the rest. */
+/* Checks everything about the spec and its saved form that can be checked, and opens what QEMU
+ * starts with. Of a form that is to be copied only the base is: sp_vm_source_merge() does the rest.
+ */
 bool sp_vm_source_open(struct sp_microvm *vm, const struct sp_driver_spec *spec,
                        struct sp_vm_source *ret, GError **error);
-/* DELTA becomes COPY: base and delta together, made once for all copies of the form and kept until it is
- * forgotten. Verifies the form, disk and all. */
+/* DELTA becomes COPY: base and delta together, made once for all copies of the form and kept until
+ * it is forgotten. Verifies the form, disk and all. */
 bool sp_vm_source_merge(struct sp_microvm *vm, struct sp_vm_source *source, GError **error);
+/* Makes base and delta of a form that was just saved, which are together in the memfd fd (taken
+ * over), known to sp_vm_source_merge(). */
+void sp_vm_source_offer(struct sp_microvm *vm, const struct sp_saved_manifest *manifest,
+                        const char *saved_dir, int fd);
 /* A description of the devices' state with an offset of its own; verified. */
 int sp_vm_source_state(const struct sp_vm_source *source, GError **error);
 void sp_vm_source_clear(struct sp_vm_source *source);

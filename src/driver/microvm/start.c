@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/limits.h"
 #include "driver/microvm/resources.h"
+#include "driver/microvm/track.h"
 #include "driver/microvm/vmm.h"
 #include "os/cleanup.h"
 
@@ -99,6 +100,7 @@ bool sp_vm_start_process(struct sp_microvm *vm, const struct sp_vm_source *sourc
         .rw_fd = start->rw_fd,
         .kernel_fd = boot ? source->guest->kernel_fd : -1,
         .initramfs_fd = boot ? source->guest->initramfs_fd : -1,
+        .track = sp_tracker_possible(),
     };
     pid_t pid;
     return sp_vm_start_limit(start, facts, 0, error) &&
@@ -110,9 +112,8 @@ bool sp_vm_start_process(struct sp_microvm *vm, const struct sp_vm_source *sourc
 bool sp_vm_start_greet(struct sp_vm_start *start, GError **error)
 {
     start->qmp = sp_qmp_connect(start->run_dir, SP_VMM_QMP, QMP_TIMEOUT_MS, error);
-    return start->qmp &&
-           sp_qmp_run(start->qmp, "migrate-set-capabilities",
-                      json_pack("{s:[{s:s, s:b}]}", "capabilities", "capability", "events", "state",
-                                1),
-                      -1, QMP_TIMEOUT_MS, error);
+    return start->qmp && sp_qmp_run(start->qmp, "migrate-set-capabilities",
+                                    json_pack("{s:[{s:s, s:b}]}", "capabilities", "capability",
+                                              "events", "state", 1),
+                                    -1, QMP_TIMEOUT_MS, error);
 }

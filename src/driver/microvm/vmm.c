@@ -3,11 +3,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/error.h"
+#include "driver/microvm/memory.h"
+#include "driver/microvm/uffd/uffd_open.h"
 #include "os/endpoint.h"
 #include "os/cleanup.h"
 #include "os/mount.h"
@@ -73,11 +76,17 @@ static void add_fds(struct sp_plan *plan, const struct sp_vmm_spec *spec,
         sp_plan_pass_fd_borrowed(plan, "kernel", spec->kernel_fd, SP_VMM_FD_KERNEL);
         sp_plan_pass_fd_borrowed(plan, "initramfs", spec->initramfs_fd, SP_VMM_FD_INITRAMFS);
     }
+    if (spec->track) {
+        sp_plan_pass_fd_borrowed(plan, "track", files->track_fd, SP_VMM_FD_TRACK);
+        sp_plan_pass_fd_borrowed(plan, "library", files->library_fd, SP_VMM_FD_LIBRARY);
+    }
 }
 
 struct sp_plan *sp_vmm_plan(const struct sp_vmm_spec *spec, const struct sp_vmm_files *files)
 {
-    static const char *const env[] = {"LC_ALL=C", NULL};
+    char preload[64];
+    snprintf(preload, sizeof preload, "LD_PRELOAD=/proc/self/fd/%d", SP_VMM_FD_LIBRARY);
+    const char *env[] = {"LC_ALL=C", spec->track ? preload : NULL, NULL};
     struct sp_plan *plan = sp_plan_new(spec->name);
     sp_plan_namespaces(plan,
                        CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS);
@@ -98,6 +107,17 @@ static int open_log(const char *run_dir, GError **error)
     return fd;
 }
 
+static bool open_tracking(const char *run_dir, int *ret_track_fd, int *ret_library_fd,
+                          GError **error)
+{
+    G_STATIC_ASSERT(SP_UFFD_SOCKET == SP_VMM_FD_TRACK);
+    *ret_library_fd = sp_memory_from_bytes("uffd", sp_uffd_library, sp_uffd_library_bytes, error);
+    if (*ret_library_fd < 0)
+        return false;
+    *ret_track_fd = sp_endpoint_listen(run_dir, SP_VMM_TRACK, error);
+    return *ret_track_fd >= 0;
+}
+
 bool sp_vmm_start(struct sp_launcher *launcher, const struct sp_vmm_spec *spec, pid_t *ret_pid,
                   int *ret_pidfd, GError **error)
 {
@@ -110,6 +130,10 @@ bool sp_vmm_start(struct sp_launcher *launcher, const struct sp_vmm_spec *spec, 
         return false;
     SP_CLEANUP(sp_close_fdp) int agent_fd = sp_endpoint_listen(spec->run_dir, SP_VMM_AGENT, error);
     if (agent_fd < 0)
+        return false;
+    SP_CLEANUP(sp_close_fdp) int track_fd = -1;
+    SP_CLEANUP(sp_close_fdp) int library_fd = -1;
+    if (spec->track && !open_tracking(spec->run_dir, &track_fd, &library_fd, error))
         return false;
     int kvm_fd = -1;
     if (spec->config.accel == SP_ACCEL_KVM) {
@@ -124,6 +148,8 @@ bool sp_vmm_start(struct sp_launcher *launcher, const struct sp_vmm_spec *spec, 
         .log_fd = log_fd,
         .qmp_fd = qmp_fd,
         .agent_fd = agent_fd,
+        .track_fd = track_fd,
+        .library_fd = library_fd,
     };
     SP_CLEANUP(sp_plan_free_p) struct sp_plan *plan = sp_vmm_plan(spec, &files);
     if (spec->cgroup && !sp_plan_join_cgroup(plan, spec->cgroup, error))
@@ -162,7 +188,7 @@ void sp_vmm_explain(const char *run_dir, GError **error)
 
 bool sp_vmm_remove_files(const char *run_dir, GError **error)
 {
-    static const char *const names[] = {SP_VMM_QMP, SP_VMM_AGENT, SP_VMM_LOG};
+    static const char *const names[] = {SP_VMM_QMP, SP_VMM_AGENT, SP_VMM_LOG, SP_VMM_TRACK};
     for (unsigned i = 0; i < G_N_ELEMENTS(names); i++) {
         g_autofree char *path = g_build_filename(run_dir, names[i], NULL);
         if (unlink(path) < 0 && errno != ENOENT && errno != ENOTDIR) {

@@ -20,6 +20,7 @@
 #define SP_VMM_QMP "qmp.sock"
 #define SP_VMM_AGENT "agent.sock"
 #define SP_VMM_LOG "qemu.log"
+#define SP_VMM_TRACK "track.sock" /* only where writes can be tracked */
 
 /* Threads of a VMM: main, one a CPU (64), QEMU's pool of disk workers (64), some to spare. */
 #define SP_VMM_PIDS 160
@@ -35,12 +36,14 @@ struct sp_vmm_spec {
     uint64_t file_limit_bytes; /* no file may grow beyond: the size of the writable disk, and the
                                   log's bound */
     int memory_fd, root_fd, rw_fd, kernel_fd, initramfs_fd;
+    bool track; /* load the library that lets its writes be tracked (track.h) */
 };
 
 /* The files that start() opens: /dev/kvm as a detached mount (which the plan takes over),
- * /dev/null, log, listening sockets. */
+ * /dev/null, log, listening sockets, the library. */
 struct sp_vmm_files {
     int kvm_fd, null_fd, log_fd, qmp_fd, agent_fd;
+    int track_fd, library_fd; /* only if spec->track */
 };
 
 /* The plan, without cgroup. Pure; fds may be -1 when it is only dumped. */

@@ -133,6 +133,13 @@ int main(int argc, char **argv)
         return start_counter(argc, argv);
     if (strcmp(what, "ask") == 0)
         return ask_counter();
+    /* Files written, synced and read from the disk again, for ever. */
+    while (strcmp(what, "churn") == 0) {
+        int drop = open("/proc/sys/vm/drop_caches", O_WRONLY);
+        if (files(1) != 0 || (sync(), drop >= 0 && write(drop, "1", 1) != 1) || files(0) != 0)
+            return 1;
+        close(drop);
+    }
     if (strcmp(what, "write") == 0 || strcmp(what, "check") == 0)
         return files(what[0] == 'w');
     if (strcmp(what, "fill") == 0) {
