@@ -110,7 +110,7 @@ static bool start(struct trial *t, const char *saved_dir, GError **error)
 
 static bool save(struct trial *t, GError **error)
 {
-    const struct sp_save_spec spec = {.saved_name = NAME, .memory = true, .durable = false};
+    const struct sp_save_spec spec = {.saved_name = NAME, .memory = true, .durable = true};
     struct sp_saved_result result;
     struct sp_saving *saving = sp_container_save_begin(t->instance, &spec, error);
     bool ok = saving && sp_container_pause(t->instance, error) &&

@@ -43,6 +43,14 @@ static int64_t bytes_to_reserve(const struct sp_saving *saving)
     return bytes + usage.memory_bytes;
 }
 
+/* The ids of its slot are in the memory's image. */
+static void refuse_copies(GError **error)
+{
+    g_set_error(error, SP_ERROR, SP_ERROR_UNSUPPORTED,
+                "the container tier cannot make copies of a running memory: use memory: false, "
+                "or the microvm tier");
+}
+
 bool sp_container_can_save_memory(struct sp_driver *driver, char **ret_reason)
 {
     g_autoptr(GError) error = NULL;
@@ -59,6 +67,10 @@ struct sp_saving *sp_container_save_begin(struct sp_instance *instance,
     struct sp_container *container = (struct sp_container *)instance;
     struct sp_container_driver *driver = (struct sp_container_driver *)instance->driver;
     g_autofree char *criu = NULL;
+    if (spec->memory && !spec->durable) { /* a fork's own form, of which only copies are made */
+        refuse_copies(error);
+        return NULL;
+    }
     if (spec->memory) {
         criu = sp_criu_trial_result(driver, TRIAL_WAIT_MS, error);
         if (!criu)
@@ -205,11 +217,8 @@ bool sp_container_check_form(struct sp_driver *driver, const struct sp_saved_man
     }
     if (!manifest->memory)
         return true;
-    /* The ids of its slot are in the memory's image. */
     if (use == SP_SAVED_COPY) {
-        g_set_error(error, SP_ERROR, SP_ERROR_UNSUPPORTED,
-                    "the container tier cannot make copies of a running memory: use memory: false, "
-                    "or the microvm tier");
+        refuse_copies(error);
         return false;
     }
     if (manifest->slot != slot) {

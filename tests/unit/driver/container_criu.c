@@ -109,7 +109,8 @@ static void test_bad_programs(struct fixture *f, gconstpointer data)
         if (i == 1) {
             struct box box = {0};
             create(f, &box, 60);
-            const struct sp_save_spec spec = {.saved_name = SAVED, .memory = true};
+            const struct sp_save_spec spec = {
+                .saved_name = SAVED, .memory = true, .durable = true};
             g_autoptr(GError) error = NULL;
             g_assert_null(f->ops->save_begin(box.instance, &spec, &error));
             g_assert_error(error, SP_ERROR, SP_ERROR_UNSUPPORTED);
@@ -246,6 +247,10 @@ static void test_goes_on(struct fixture *f, gconstpointer data)
     g_assert_error(error, SP_ERROR, SP_ERROR_FAILED_PRECONDITION);
     g_clear_error(&error);
     destroy(f, &other);
+    const struct sp_save_spec fork = {.saved_name = "snp_01jd0000000000000000000009", .memory = true};
+    g_assert_null(f->ops->save_begin(box.instance, &fork, &error));
+    g_assert_error(error, SP_ERROR, SP_ERROR_UNSUPPORTED);
+    g_clear_error(&error);
     /* A connection to the outside is refused, and the sandbox runs on. */
     g_assert_true(sp_saved_remove(f->volume, SAVED, &error));
     int fd = f->ops->connect_agent(box.instance, &error);

@@ -94,14 +94,14 @@ void set_up(struct fixture *f, gconstpointer data)
 void tear_down(struct fixture *f, gconstpointer data)
 {
     g_autoptr(GError) error = NULL;
+    f->ops->driver_free(f->driver); /* waits for the trial of CRIU */
+    sp_launcher_stop(f->env.launcher);
     struct sp_cgroups *cgroups = sp_cgroups_open(NULL, f->root_name, &error);
     g_assert_no_error(error);
     g_auto(GStrv) left = sp_cgroups_list(cgroups);
     g_assert_cmpuint(g_strv_length(left), ==, 0);
     g_assert_true(sp_cgroups_remove_root(cgroups, &error));
     sp_cgroups_free(cgroups);
-    f->ops->driver_free(f->driver);
-    sp_launcher_stop(f->env.launcher);
     struct sp_images *images = sp_images_new(f->state);
     g_assert_true(sp_images_unmount(images, NULL, &error));
     g_assert_no_error(error);
