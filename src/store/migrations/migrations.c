@@ -122,6 +122,7 @@ static const char *const lifecycle[] = {
     "CREATE INDEX snapshots_tenant ON snapshots (tenant, id)",
     "CREATE INDEX snapshots_node ON snapshots (node, revision)",
     "CREATE INDEX snapshots_sandbox ON snapshots (sandbox_id, state)",
+    "CREATE INDEX snapshots_durable ON snapshots (durable, state)",
     "CREATE INDEX snapshots_parent ON snapshots (parent_id)",
     "CREATE INDEX snapshots_digest ON snapshots (template_digest, deleted_at)",
     NULL,

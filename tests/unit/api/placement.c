@@ -57,9 +57,39 @@ static void test_place(void)
     g_assert_cmpstr(place(nodes, &error), ==, "full");
 }
 
+/* What starts from a snapshot can only start where the snapshot is. */
+static void test_place_on(void)
+{
+    struct sp_node_row dead = node("dead", CONTAINER, "[]", NOW);
+    struct sp_node_row broken = node("broken", BROKEN, "[]", NOW + 1);
+    struct sp_node_row good = node("good", CONTAINER, "[]", NOW + 1);
+    g_autoptr(GPtrArray) nodes = g_ptr_array_new();
+    g_ptr_array_add(nodes, &dead);
+    g_ptr_array_add(nodes, &broken);
+    g_ptr_array_add(nodes, &good);
+    static const struct {
+        const char *name;
+        int code; /* -1: it is placed */
+    } rows[] = {{"dead", SP_ERROR_UNAVAILABLE},
+                {"unknown", SP_ERROR_UNAVAILABLE},
+                {"broken", SP_ERROR_UNSUPPORTED},
+                {"good", -1}};
+    for (size_t i = 0; i < G_N_ELEMENTS(rows); i++) {
+        struct sp_placement placement;
+        g_autoptr(GError) error = NULL;
+        bool ok = sp_place_on(nodes, NOW, rows[i].name, SP_ISOLATION_CONTAINER, &placement, &error);
+        g_assert_cmpint(ok, ==, rows[i].code < 0);
+        if (ok)
+            g_assert_cmpstr(placement.node->name, ==, rows[i].name);
+        else
+            g_assert_error(error, SP_ERROR, rows[i].code);
+    }
+}
+
 int main(int argc, char **argv)
 {
     g_test_init(&argc, &argv, NULL);
     g_test_add_func("/placement/place", test_place);
+    g_test_add_func("/placement/place_on", test_place_on);
     return g_test_run();
 }
