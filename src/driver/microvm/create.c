@@ -82,6 +82,7 @@ static bool record_intent(struct creation *c, GError **error)
 {
     if (c->taken)
         return true;
+    g_free(c->source.facts.name);
     c->source.facts.name = g_strdup(c->spec->name ? c->spec->name : c->spec->id);
     return sp_vm_start_record(&c->start, c->spec, &c->source.facts, error);
 }

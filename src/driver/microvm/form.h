@@ -15,6 +15,7 @@
 #define SP_FORM_BASE "base"
 #define SP_FORM_STATE "state"
 #define SP_FORM_DISK "disk"
+#define SP_FORM_STATE_MAX_BYTES (16 << 20) /* it is about 17 KB */
 
 /* What a saved memory is bound to. Kernel and initramfs are inside it: only for information. */
 struct sp_form_machine {

@@ -5,11 +5,14 @@
 #include "driver/microvm/instance.h"
 #include "driver/microvm/vmm.h"
 
-#define TIMEOUT_MS 4000
+/* Together at most 5 s. A stop writes the disks' caches back. */
+#define CONNECT_MS 1000
+#define CHANGE_MS 3000
+#define STATUS_MS 500
 
 char *sp_microvm_status(struct sp_qmp *qmp, GError **error)
 {
-    g_autoptr(json_t) value = sp_qmp_call(qmp, "query-status", NULL, -1, TIMEOUT_MS, error);
+    g_autoptr(json_t) value = sp_qmp_call(qmp, "query-status", NULL, -1, STATUS_MS, error);
     if (!value)
         return NULL;
     const char *status = json_string_value(json_object_get(value, "status"));
@@ -30,7 +33,7 @@ static bool expect(struct sp_qmp *qmp, const char *wanted, GError **error)
 
 static bool do_pause(struct sp_qmp *qmp, GError **error)
 {
-    return sp_qmp_run(qmp, "stop", NULL, -1, TIMEOUT_MS, error) && expect(qmp, "paused", error);
+    return sp_qmp_run(qmp, "stop", NULL, -1, CHANGE_MS, error) && expect(qmp, "paused", error);
 }
 
 /* Only what pause() has stopped goes on: a VM that stands still because of an error must not. */
@@ -45,7 +48,7 @@ static bool do_resume(struct sp_qmp *qmp, GError **error)
         g_set_error(error, SP_ERROR, SP_ERROR_FAILED_PRECONDITION, "the VM's state is %s", status);
         return false;
     }
-    return sp_qmp_run(qmp, "cont", NULL, -1, TIMEOUT_MS, error) && expect(qmp, "running", error);
+    return sp_qmp_run(qmp, "cont", NULL, -1, CHANGE_MS, error) && expect(qmp, "running", error);
 }
 
 static bool with_qmp(struct sp_instance *base, bool (*run)(struct sp_qmp *qmp, GError **error),
@@ -54,7 +57,7 @@ static bool with_qmp(struct sp_instance *base, bool (*run)(struct sp_qmp *qmp, G
     struct sp_vm_instance *instance = (struct sp_vm_instance *)base;
     if (instance->qmp)
         return run(instance->qmp, error);
-    struct sp_qmp *qmp = sp_qmp_connect(instance->run_dir, SP_VMM_QMP, TIMEOUT_MS, error);
+    struct sp_qmp *qmp = sp_qmp_connect(instance->run_dir, SP_VMM_QMP, CONNECT_MS, error);
     bool ok = qmp && run(qmp, error);
     sp_qmp_free(qmp);
     return ok;

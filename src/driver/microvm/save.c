@@ -1,6 +1,7 @@
 /* Saving a VM: docs/microvm.md §9; the files that it writes: docs/saved-format.md. */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -16,7 +17,6 @@
 
 #define MIB INT64_C(1048576)
 #define QMP_TIMEOUT_MS 10000
-#define STATE_FDSET 9
 /* Beside the pages that are private now: those that become so until the capture, and small files.
  */
 #define RESERVE_EXTRA_BYTES (16 * MIB)
@@ -156,18 +156,41 @@ static bool check_paused(struct vm_saving *s, GError **error)
     return false;
 }
 
+/* A new fd set each time: one that a killed worker has left would still give its old file. */
+static json_int_t pass_state(struct vm_saving *s, GError **error)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", s->state_fd);
+    /* fd sets compare access modes: with O_RDWR they say "Permission denied". */
+    SP_CLEANUP(sp_close_fdp) int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0) {
+        sp_error_set_errno(error, SP_ERROR_INTERNAL, errno, "open the state");
+        return -1;
+    }
+    g_autoptr(json_t) added =
+        sp_qmp_call(s->instance->qmp, "add-fd", NULL, fd, QMP_TIMEOUT_MS, error);
+    if (!added)
+        return -1;
+    json_t *id = json_object_get(added, "fdset-id");
+    if (json_is_integer(id))
+        return json_integer_value(id);
+    g_set_error(error, SP_ERROR, SP_ERROR_INTERNAL, "QEMU named no fd set");
+    return -1;
+}
+
 static bool save_state(struct vm_saving *s, GError **error)
 {
     struct sp_qmp *qmp = s->instance->qmp;
-    return sp_qmp_run(qmp, "add-fd", json_pack("{s:i}", "fdset-id", STATE_FDSET), s->state_fd,
-                      QMP_TIMEOUT_MS, error) &&
-           /* live: without it the disks would be given up for a receiver to take over. */
-           sp_qmp_run(qmp, "xen-save-devices-state",
-                      json_pack("{s:s, s:b}", "filename", "/dev/fdset/" G_STRINGIFY(STATE_FDSET),
-                                "live", 0),
-                      -1, QMP_TIMEOUT_MS, error) &&
-           sp_qmp_run(qmp, "remove-fd", json_pack("{s:i}", "fdset-id", STATE_FDSET), -1,
-                      QMP_TIMEOUT_MS, error);
+    json_int_t set = pass_state(s, error);
+    if (set < 0)
+        return false;
+    g_autofree char *name = g_strdup_printf("/dev/fdset/%" JSON_INTEGER_FORMAT, set);
+    /* live: without it the disks would be given up for a receiver to take over. */
+    return sp_qmp_run(qmp, "xen-save-devices-state",
+                      json_pack("{s:s, s:b}", "filename", name, "live", 0), -1, QMP_TIMEOUT_MS,
+                      error) &&
+           sp_qmp_run(qmp, "remove-fd", json_pack("{s:I}", "fdset-id", set), -1, QMP_TIMEOUT_MS,
+                      error);
 }
 
 static bool capture_memory(struct vm_saving *s, GError **error)

@@ -87,12 +87,25 @@ static bool add_delta_from_shadow(struct vm_saving *s, struct sp_saved_manifest 
     return ok;
 }
 
+/* What QEMU wrote; not more than a wake would read. */
+static bool write_state(struct vm_saving *s, GError **error)
+{
+    struct stat st;
+    if (fstat(s->state_fd, &st) < 0 || st.st_size == 0 || st.st_size > SP_FORM_STATE_MAX_BYTES) {
+        g_set_error(error, SP_ERROR, SP_ERROR_INTERNAL, "QEMU wrote no state");
+        return false;
+    }
+    SP_CLEANUP(sp_close_fdp)
+    int fd = sp_vm_saving_open(s, SP_FORM_STATE, O_RDWR | O_CREAT | O_EXCL, error);
+    return fd >= 0 && sp_memory_copy(s->state_fd, fd, NULL, error);
+}
+
 static bool add_memory(struct vm_saving *s, struct sp_saved_manifest *manifest, GError **error)
 {
     sp_page_map_add_all(&s->map, &s->captured_pages);
     SP_CLEANUP(sp_close_fdp)
     int map_fd = sp_vm_saving_open(s, SP_FORM_MAP, O_RDWR | O_CREAT | O_EXCL, error);
-    bool ok = map_fd >= 0 && sp_page_map_store(&s->map, map_fd, error) &&
+    bool ok = map_fd >= 0 && sp_page_map_store(&s->map, map_fd, error) && write_state(s, error) &&
               (s->shadow_fd >= 0 ? add_delta_from_shadow(s, manifest, error)
                                  : add_file(s, manifest, SP_FORM_DELTA, true, error)) &&
               add_file(s, manifest, SP_FORM_MAP, true, error) &&

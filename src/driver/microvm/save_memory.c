@@ -93,7 +93,8 @@ static bool fits_in_memory(int64_t bytes)
 static bool prepare_shadow(struct vm_saving *s, int64_t private_bytes, GError **error)
 {
     struct sp_ram *mapped = s->spec.durable ? NULL : s->instance->ram;
-    if ((s->tracker && s->spec.durable) || !fits_in_memory(private_bytes))
+    int64_t bytes = private_bytes + (mapped ? s->facts.base_data_bytes : 0);
+    if ((s->tracker && s->spec.durable) || !fits_in_memory(bytes))
         return true;
     s->shadow_fd = sp_memory_new("space-vm", ram_bytes(s), error);
     if (s->shadow_fd < 0)
@@ -107,8 +108,8 @@ bool sp_vm_saving_prepare(struct vm_saving *s, int64_t private_bytes, GError **e
     sp_page_map_init(&s->captured_pages, ram_bytes(s));
     if (*s->facts.base_sha256 && !link_base(s, error))
         return false;
-    /* QEMU's fd sets compare access modes: with O_RDWR they say "Permission denied". */
-    s->state_fd = sp_vm_saving_open(s, SP_FORM_STATE, O_WRONLY | O_CREAT | O_EXCL, error);
+    /* QEMU writes into memory of its own, so it never has a file of the form open. */
+    s->state_fd = sp_memory_new("state", 0, error);
     if (s->state_fd < 0 || !prepare_delta(s, error))
         return false;
     if (sp_tracker_possible())

@@ -13,8 +13,6 @@
 #include "os/cleanup.h"
 
 #define MIB INT64_C(1048576)
-/* Devices' state is about 17 KB. */
-#define STATE_MAX_BYTES (16 * MIB)
 
 void sp_vm_source_clear(struct sp_vm_source *source)
 {
@@ -173,7 +171,7 @@ int sp_vm_source_state(const struct sp_vm_source *source, GError **error)
     if (source->has_form) {
         const struct sp_saved_file *file =
             sp_saved_manifest_file(&source->form.manifest, SP_FORM_STATE);
-        if (!file || file->size_bytes > STATE_MAX_BYTES) {
+        if (!file || file->size_bytes > SP_FORM_STATE_MAX_BYTES) {
             g_set_error(error, SP_ERROR, SP_ERROR_FAILED_PRECONDITION,
                         "the saved form is damaged: no state");
             return -1;
