@@ -26,8 +26,7 @@ enum {
     SP_VMM_FD_RW = 7,     /* the writable disk, O_RDWR */
     SP_VMM_FD_KERNEL = 8, /* boot only; read through /proc/self/fd */
     SP_VMM_FD_INITRAMFS = 9,
-    SP_VMM_FD_TRACK = 10, /* listening socket of the library: uffd/uffd_open.h */
-    SP_VMM_FD_LIBRARY = 11,
+    SP_VMM_FD_LIBRARY = 10, /* once it is loaded: a userfaultfd (uffd/uffd_open.c) */
 };
 
 struct sp_qemu_config {

@@ -146,18 +146,17 @@ static struct prestarted *pick(struct sp_microvm *vm, const struct sp_driver_spe
     return found;
 }
 
-/* True too when there is no such file: a VMM without tracking has one less. */
 static bool move_file(const char *from, const char *to, const char *name)
 {
     g_autofree char *source = g_build_filename(from, name, NULL);
     g_autofree char *target = g_build_filename(to, name, NULL);
-    return rename(source, target) == 0 || errno == ENOENT;
+    return rename(source, target) == 0;
 }
 
 /* First a second record, then the files, then the first record goes. */
 static bool move(struct prestarted *p, const struct sp_driver_spec *spec, struct sp_vm_facts *facts)
 {
-    static const char *const files[] = {SP_VMM_QMP, SP_VMM_AGENT, SP_VMM_LOG, SP_VMM_TRACK};
+    static const char *const files[] = {SP_VMM_QMP, SP_VMM_AGENT, SP_VMM_LOG};
     struct sp_record *record = &p->start.record;
     g_free(record->id);
     record->id = g_strdup(spec->id);

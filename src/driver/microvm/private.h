@@ -27,6 +27,7 @@ struct sp_microvm {
     const struct sp_driver_env *env; /* borrowed */
     struct sp_cgroups *cgroups;
     char *qemu_path; /* NULL: not installed */
+    bool untracked;  /* VMs are started without the library that write tracking needs: for tests */
 
     /* Held while these two are first made (a trial takes seconds). Taken alone. */
     GMutex host_lock;

@@ -112,8 +112,7 @@ bool sp_vm_saving_prepare(struct vm_saving *s, int64_t private_bytes, GError **e
     s->state_fd = sp_memory_new("state", 0, error);
     if (s->state_fd < 0 || !prepare_delta(s, error))
         return false;
-    if (sp_tracker_possible())
-        s->tracker = sp_tracker_open(s->instance->run_dir, &s->ram, NULL);
+    s->tracker = sp_tracker_open(s->instance->pidfd, &s->ram, NULL);
     return prepare_shadow(s, private_bytes, error);
 }
 

@@ -100,7 +100,7 @@ bool sp_vm_start_process(struct sp_microvm *vm, const struct sp_vm_source *sourc
         .rw_fd = start->rw_fd,
         .kernel_fd = boot ? source->guest->kernel_fd : -1,
         .initramfs_fd = boot ? source->guest->initramfs_fd : -1,
-        .track = sp_tracker_possible(),
+        .track = !vm->untracked && sp_tracker_possible(NULL),
     };
     pid_t pid;
     return sp_vm_start_limit(start, facts, 0, error) &&

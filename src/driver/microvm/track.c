@@ -3,81 +3,88 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/time.h>
 #include <unistd.h>
 
 #include "base/error.h"
 #include "driver/microvm/uffd/uffd_open.h"
-#include "driver/microvm/vmm.h"
 #include "os/cleanup.h"
-#include "os/endpoint.h"
 
-#define TIMEOUT_MS 1000
+/* linux/userfaultfd.h of Linux 6.7; the build host's may be older. UNPOPULATED and SHMEM: what
+ * WP_ASYNC needs for maps of files. */
+#define FEATURE_WP_HUGETLBFS_SHMEM (UINT64_C(1) << 12)
+#define FEATURE_WP_UNPOPULATED (UINT64_C(1) << 13)
 #define FEATURE_WP_ASYNC (UINT64_C(1) << 15)
+#define FEATURES                                                                                   \
+    (UFFD_FEATURE_PAGEFAULT_FLAG_WP | FEATURE_WP_HUGETLBFS_SHMEM | FEATURE_WP_UNPOPULATED |        \
+     FEATURE_WP_ASYNC)
 
 struct sp_tracker {
-    int fd; /* the userfaultfd: tracking ends when it is closed */
+    int fd; /* a duplicate of QEMU's userfaultfd */
+    struct uffdio_range range;
 };
 
-bool sp_tracker_possible(void)
+bool sp_tracker_possible(GError **error)
 {
+    struct uffdio_api api = {.api = UFFD_API, .features = FEATURES};
     SP_CLEANUP(sp_close_fdp) int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
-    struct uffdio_api api = {.api = UFFD_API};
-    /* An API call without features answers with all that there are (ioctl_userfaultfd(2)). */
-    return fd >= 0 && ioctl(fd, UFFDIO_API, &api) == 0 && (api.features & FEATURE_WP_ASYNC);
+    if (fd < 0) {
+        sp_error_set_errno(error, SP_ERROR_UNSUPPORTED, errno, "userfaultfd");
+        return false;
+    }
+    if (ioctl(fd, UFFDIO_API, &api) == 0)
+        return true;
+    g_set_error(error, SP_ERROR, SP_ERROR_UNSUPPORTED,
+                "the kernel cannot track writes (userfaultfd WP_ASYNC, Linux 6.7)");
+    return false;
 }
 
-static int receive(int conn, GError **error)
+/* QEMU is not trusted: what it has there may be anything. */
+static bool is_userfaultfd(int fd)
 {
-    uint8_t status = 0;
-    struct iovec iov = {.iov_base = &status, .iov_len = 1};
-    union {
-        struct cmsghdr header;
-        char bytes[CMSG_SPACE(sizeof(int))];
-    } control = {0};
-    struct msghdr msg = {
-        .msg_iov = &iov,
-        .msg_iovlen = 1,
-        .msg_control = &control,
-        .msg_controllen = sizeof control,
-    };
-    ssize_t n = recvmsg(conn, &msg, MSG_CMSG_CLOEXEC);
-    struct cmsghdr *c = n == 1 ? CMSG_FIRSTHDR(&msg) : NULL;
-    if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
-        c->cmsg_len == CMSG_LEN(sizeof(int))) {
-        int fd;
-        memcpy(&fd, CMSG_DATA(c), sizeof fd);
-        return fd;
-    }
-    sp_error_set_errno(error, SP_ERROR_UNSUPPORTED, n == 1 ? status : errno, "track writes");
-    return -1;
+    char path[64];
+    char target[32];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(path, target, sizeof target - 1);
+    if (n < 0)
+        return false;
+    target[n] = '\0';
+    return strcmp(target, "anon_inode:[userfaultfd]") == 0;
 }
 
-struct sp_tracker *sp_tracker_open(const char *run_dir, const struct sp_guest_ram *ram,
-                                   GError **error)
+/* The API call is answered once in the life of a userfaultfd; after that it fails, and the
+ * registration tells whether it is in order. */
+static bool begin(int fd, const struct uffdio_range *range)
 {
-    struct sp_uffd_range range = {ram->address, (uint64_t)ram->size_bytes};
-    struct timeval limit = {.tv_sec = TIMEOUT_MS / 1000};
-    SP_CLEANUP(sp_close_fdp)
-    int conn = sp_endpoint_connect(run_dir, SP_VMM_TRACK, TIMEOUT_MS, error);
-    if (conn < 0)
-        return NULL;
-    int flags = fcntl(conn, F_GETFL);
-    if (flags < 0 || fcntl(conn, F_SETFL, flags & ~O_NONBLOCK) < 0 ||
-        setsockopt(conn, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) < 0 ||
-        send(conn, &range, sizeof range, MSG_NOSIGNAL) != (ssize_t)sizeof range) {
-        sp_error_set_errno(error, SP_ERROR_UNSUPPORTED, errno, "ask for write tracking");
+    struct uffdio_api api = {.api = UFFD_API, .features = FEATURES};
+    struct uffdio_register reg = {.range = *range, .mode = UFFDIO_REGISTER_MODE_WP};
+    if (ioctl(fd, UFFDIO_API, &api) < 0 && errno != EINVAL)
+        return false;
+    return ioctl(fd, UFFDIO_REGISTER, &reg) == 0;
+}
+
+struct sp_tracker *sp_tracker_open(int pidfd, const struct sp_guest_ram *ram, GError **error)
+{
+    const struct uffdio_range range = {.start = ram->address, .len = (uint64_t)ram->size_bytes};
+    SP_CLEANUP(sp_close_fdp) int fd = (int)syscall(SYS_pidfd_getfd, pidfd, SP_UFFD_FD, 0);
+    if (fd < 0) {
+        sp_error_set_errno(error, SP_ERROR_UNSUPPORTED, errno, "the VM's userfaultfd");
         return NULL;
     }
-    int fd = receive(conn, error);
-    if (fd < 0)
+    if (!is_userfaultfd(fd)) {
+        g_set_error(error, SP_ERROR, SP_ERROR_UNSUPPORTED, "the VM has no userfaultfd");
         return NULL;
+    }
+    if (!begin(fd, &range)) {
+        sp_error_set_errno(error, SP_ERROR_UNSUPPORTED, errno, "track the VM's writes");
+        return NULL;
+    }
     struct sp_tracker *tracker = g_new0(struct sp_tracker, 1);
-    tracker->fd = fd;
+    tracker->fd = sp_steal_fd(&fd);
+    tracker->range = range;
     return tracker;
 }
 
@@ -85,6 +92,8 @@ void sp_tracker_free(struct sp_tracker *tracker)
 {
     if (!tracker)
         return;
+    /* Fails when the VM has ended, and then nothing is left to do. */
+    ioctl(tracker->fd, UFFDIO_UNREGISTER, &tracker->range);
     close(tracker->fd);
     g_free(tracker);
 }

@@ -76,10 +76,8 @@ static void add_fds(struct sp_plan *plan, const struct sp_vmm_spec *spec,
         sp_plan_pass_fd_borrowed(plan, "kernel", spec->kernel_fd, SP_VMM_FD_KERNEL);
         sp_plan_pass_fd_borrowed(plan, "initramfs", spec->initramfs_fd, SP_VMM_FD_INITRAMFS);
     }
-    if (spec->track) {
-        sp_plan_pass_fd_borrowed(plan, "track", files->track_fd, SP_VMM_FD_TRACK);
+    if (spec->track)
         sp_plan_pass_fd_borrowed(plan, "library", files->library_fd, SP_VMM_FD_LIBRARY);
-    }
 }
 
 struct sp_plan *sp_vmm_plan(const struct sp_vmm_spec *spec, const struct sp_vmm_files *files)
@@ -107,17 +105,6 @@ static int open_log(const char *run_dir, GError **error)
     return fd;
 }
 
-static bool open_tracking(const char *run_dir, int *ret_track_fd, int *ret_library_fd,
-                          GError **error)
-{
-    G_STATIC_ASSERT(SP_UFFD_SOCKET == SP_VMM_FD_TRACK);
-    *ret_library_fd = sp_memory_from_bytes("uffd", sp_uffd_library, sp_uffd_library_bytes, error);
-    if (*ret_library_fd < 0)
-        return false;
-    *ret_track_fd = sp_endpoint_listen(run_dir, SP_VMM_TRACK, error);
-    return *ret_track_fd >= 0;
-}
-
 bool sp_vmm_start(struct sp_launcher *launcher, const struct sp_vmm_spec *spec, pid_t *ret_pid,
                   int *ret_pidfd, GError **error)
 {
@@ -131,10 +118,13 @@ bool sp_vmm_start(struct sp_launcher *launcher, const struct sp_vmm_spec *spec, 
     SP_CLEANUP(sp_close_fdp) int agent_fd = sp_endpoint_listen(spec->run_dir, SP_VMM_AGENT, error);
     if (agent_fd < 0)
         return false;
-    SP_CLEANUP(sp_close_fdp) int track_fd = -1;
+    G_STATIC_ASSERT(SP_UFFD_FD == SP_VMM_FD_LIBRARY);
     SP_CLEANUP(sp_close_fdp) int library_fd = -1;
-    if (spec->track && !open_tracking(spec->run_dir, &track_fd, &library_fd, error))
-        return false;
+    if (spec->track) {
+        library_fd = sp_memory_from_bytes("uffd", sp_uffd_library, sp_uffd_library_bytes, error);
+        if (library_fd < 0)
+            return false;
+    }
     int kvm_fd = -1;
     if (spec->config.accel == SP_ACCEL_KVM) {
         /* By fd: the state directory may be hidden from the new process by its own root. */
@@ -148,7 +138,6 @@ bool sp_vmm_start(struct sp_launcher *launcher, const struct sp_vmm_spec *spec, 
         .log_fd = log_fd,
         .qmp_fd = qmp_fd,
         .agent_fd = agent_fd,
-        .track_fd = track_fd,
         .library_fd = library_fd,
     };
     SP_CLEANUP(sp_plan_free_p) struct sp_plan *plan = sp_vmm_plan(spec, &files);
@@ -188,7 +177,7 @@ void sp_vmm_explain(const char *run_dir, GError **error)
 
 bool sp_vmm_remove_files(const char *run_dir, GError **error)
 {
-    static const char *const names[] = {SP_VMM_QMP, SP_VMM_AGENT, SP_VMM_LOG, SP_VMM_TRACK};
+    static const char *const names[] = {SP_VMM_QMP, SP_VMM_AGENT, SP_VMM_LOG};
     for (unsigned i = 0; i < G_N_ELEMENTS(names); i++) {
         g_autofree char *path = g_build_filename(run_dir, names[i], NULL);
         if (unlink(path) < 0 && errno != ENOENT && errno != ENOTDIR) {

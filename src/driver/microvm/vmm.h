@@ -20,7 +20,6 @@
 #define SP_VMM_QMP "qmp.sock"
 #define SP_VMM_AGENT "agent.sock"
 #define SP_VMM_LOG "qemu.log"
-#define SP_VMM_TRACK "track.sock" /* only where writes can be tracked */
 
 /* Threads of a VMM: main, one a CPU (64), QEMU's pool of disk workers (64), some to spare. */
 #define SP_VMM_PIDS 160
@@ -43,7 +42,7 @@ struct sp_vmm_spec {
  * /dev/null, log, listening sockets, the library. */
 struct sp_vmm_files {
     int kvm_fd, null_fd, log_fd, qmp_fd, agent_fd;
-    int track_fd, library_fd; /* only if spec->track */
+    int library_fd; /* only if spec->track */
 };
 
 /* The plan, without cgroup. Pure; fds may be -1 when it is only dumped. */

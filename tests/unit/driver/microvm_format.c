@@ -94,7 +94,7 @@ static void test_plan(void)
     SP_CLEANUP(sp_plan_free_p) struct sp_plan *tracked = sp_vmm_plan(&spec, &files);
     g_autofree char *more = sp_plan_dump(tracked);
     g_assert_null(strstr(text, "LD_PRELOAD"));
-    g_assert_nonnull(strstr(more, "env LD_PRELOAD=/proc/self/fd/11\n"));
+    g_assert_nonnull(strstr(more, "env LD_PRELOAD=/proc/self/fd/10\n"));
 }
 
 static const struct sp_boot_identity identity = {
