@@ -231,12 +231,13 @@ static void test_goes_on(struct fixture *f, gconstpointer data)
     guint64 first = counter(f, &box);
     g_usleep(50000);
     g_assert_cmpuint(counter(f, &box), >, first);
-    g_assert_true(f->ops->check_saved(f->driver, sp_saved_path(f->volume, SAVED), &error));
+    g_autofree char *saved = sp_saved_path(f->volume, SAVED);
+    g_assert_true(f->ops->check_saved(f->driver, saved, &error));
     g_assert_no_error(error);
     /* Copies and other slots are refused before anything is made. */
     struct box other = {0};
     struct sp_driver_spec spec = spec_of(f, &other, 62);
-    spec.saved_dir = sp_saved_path(f->volume, SAVED);
+    spec.saved_dir = saved;
     spec.saved_use = SP_SAVED_COPY;
     g_assert_null(f->ops->create(f->driver, &spec, NULL, NULL, &error));
     g_assert_error(error, SP_ERROR, SP_ERROR_UNSUPPORTED);
