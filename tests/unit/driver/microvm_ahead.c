@@ -83,7 +83,9 @@ static void test_prestart(void)
     struct world w;
     struct clone c;
     char *dirs[4];
+    g_autofree char *saved_dir = NULL;
     world_open(&w);
+    saved_dir = sp_saved_path(w.volume, SNAPSHOT);
     const struct sp_driver_ops *ops = w.driver->ops;
     const char *digest = "sha256:0000000000000000000000000000000000000000000000000000000000000000";
     saved_prestart(&w, "pool-1", 11, &dirs[0]);
@@ -114,7 +116,7 @@ static void test_prestart(void)
     sp_record_clear(&record);
     g_assert_cmpuint(ops->prestarted(w.driver, digest, &test_shape), ==, 2);
     clone_plan(&w, &c, NULL);
-    c.saved_dir = sp_saved_path(w.volume, SNAPSHOT);
+    c.saved_dir = saved_dir;
     g_assert_true(took(&w, &c, 1));
     g_assert_cmpuint(ops->slot(c.instance), ==, 13);
     g_assert_false(g_file_test(dirs[1], G_FILE_TEST_EXISTS));
@@ -132,7 +134,7 @@ static void test_prestart(void)
     g_assert_false(g_file_test(dirs[3], G_FILE_TEST_EXISTS));
     g_assert_cmpuint(ops->prestarted(w.driver, digest, &test_shape), ==, 0);
     clone_plan(&w, &c, NULL);
-    c.saved_dir = sp_saved_path(w.volume, SNAPSHOT);
+    c.saved_dir = saved_dir;
     g_assert_false(took(&w, &c, 1));
     clone_destroy(&w, &c);
     for (unsigned i = 0; i < G_N_ELEMENTS(dirs); i++)
