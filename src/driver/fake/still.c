@@ -69,10 +69,12 @@ bool sp_fake_stop(pid_t pid, GError **error)
         g_autoptr(GArray) pids = tree_of(pid);
         for (guint i = 0; i < pids->len; i++) {
             pid_t each = g_array_index(pids, pid_t, i);
-            if (stands(state_of(each)))
+            char state = state_of(each);
+            if (stands(state))
                 continue;
-            all = false;
             kill(each, SIGSTOP); /* ESRCH: it has ended */
+            /* D: it waits for a child that stands still between vfork and exec; it stops behind that. */
+            all = all && state == 'D';
         }
         if (all)
             return true;
