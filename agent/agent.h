@@ -119,8 +119,8 @@ uint64_t agent_active_us(const struct agent *a);
 /* Adds, changes or removes an epoll watch (op: EPOLL_CTL_*). */
 bool agent_watch(struct agent *a, int op, int fd, uint32_t events, enum watch_kind kind,
                  uint32_t slot, uint32_t generation);
-/* Sees to it that nobody in the sandbox can look into us or stop us; again after each spawn, since a
- * child's change of user may have changed that for the memory we share (fs.suid_dumpable). */
+/* Sees to it that nobody in the sandbox can look into us or stop us; again after each spawn, since
+ * a child's change of user may have changed that for the memory we share (fs.suid_dumpable). */
 void agent_guard(struct agent *a);
 /* Reports a fatal error and ends the agent (in a microVM: the machine). */
 _Noreturn void agent_fatal(const struct agent *a, const char *what);

@@ -124,9 +124,9 @@ static void lower_oom_score(struct agent *a)
 
 /* Root of the sandbox may not ptrace us or see our memory and files: to that end we are not
  * dumpable. Where the launcher has given us a capability that nobody else in the sandbox has, that
- * alone refuses it (ptrace(2), "Ptrace access mode checking": all our permitted capabilities must be
- * the caller's as well), and we stay dumpable, which CRIU asks of a process that it has restored once
- * before. */
+ * alone refuses it (ptrace(2), "Ptrace access mode checking": all our permitted capabilities must
+ * be the caller's as well), and we stay dumpable, which CRIU asks of a process that it has restored
+ * once before. */
 void agent_guard(struct agent *a)
 {
     struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};

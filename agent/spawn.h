@@ -17,8 +17,8 @@ enum spawn_stage {
     SPAWN_STUCK, /* killed at the deadline */
 };
 
-/* Of no use inside a user namespace (fcntl(2) F_SETLEASE asks for it in the first one): it only tells
- * the agent from its children. src/driver/container/plan.c grants it. */
+/* Of no use inside a user namespace (fcntl(2) F_SETLEASE asks for it in the first one): it only
+ * tells the agent from its children. src/driver/container/plan.c grants it. */
 #define SPAWN_GUARD_CAP CAP_LEASE
 
 struct spawn_request {

@@ -145,8 +145,7 @@ static int copy_file(struct copy *c, int from_dir, const char *from_name, int to
     SP_CLEANUP(sp_close_fdp)
     int from = openat(from_dir, from_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     SP_CLEANUP(sp_close_fdp)
-    int to = from < 0 ? -1
-                      : openat(to_dir, to_name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    int to = from < 0 ? -1 : openat(to_dir, to_name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     return to < 0 ? -1 : copy_data(c, from, to, st->st_size);
 }
 

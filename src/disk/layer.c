@@ -159,7 +159,7 @@ static int remove_layer(const struct sp_volume *volume, int layers, const char *
 static bool check_made(const char *id, int failure, bool made, GError **error)
 {
     if (failure != 0) {
-        enum sp_error_code code = failure == EEXIST && !made                 ? SP_ERROR_CONFLICT
+        enum sp_error_code code = failure == EEXIST && !made               ? SP_ERROR_CONFLICT
                                   : failure == ENOSPC || failure == EDQUOT ? SP_ERROR_UNAVAILABLE
                                                                            : SP_ERROR_INTERNAL;
         sp_error_set_errno(error, code, failure, "make layer %s", id);
@@ -219,10 +219,9 @@ bool sp_layer_create_from(const struct sp_volume *volume, const char *id, int64_
         bool exists = faccessat(layers, id, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
         int failure = exists ? EEXIST : 0;
         if (!exists &&
-            (sp_layer_is_mapped(volume)
-                 ? snapshot_with_limit(layers, id, disk_mb, source) < 0
-                 : make_space(volume, layers, id, disk_mb) < 0 ||
-                       fill(volume, layers, id, uid, source) < 0)) {
+            (sp_layer_is_mapped(volume) ? snapshot_with_limit(layers, id, disk_mb, source) < 0
+                                        : make_space(volume, layers, id, disk_mb) < 0 ||
+                                              fill(volume, layers, id, uid, source) < 0)) {
             failure = errno;
             remove_layer(volume, layers, id);
         }

@@ -40,9 +40,9 @@ bool sp_launcher_spawn(struct sp_launcher *launcher, const struct sp_plan *plan,
 #define SP_LAUNCH_TIMEOUT_MS 20000
 
 /* A new user namespace without processes, uid and gid 0…count-1 mapped to host_first…: what
- * mount_setattr(2) MOUNT_ATTR_IDMAP takes. The id `count` is the host's root: overlayfs makes its own
- * files in an upper layer as the one who mounted it, who must have an id there. The caller closes the
- * fd; -1 on failure. */
+ * mount_setattr(2) MOUNT_ATTR_IDMAP takes. The id `count` is the host's root: overlayfs makes its
+ * own files in an upper layer as the one who mounted it, who must have an id there. The caller
+ * closes the fd; -1 on failure. */
 int sp_launcher_user_namespace(struct sp_launcher *launcher, uint32_t host_first, uint32_t count,
                                GError **error);
 

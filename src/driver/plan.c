@@ -224,7 +224,7 @@ void sp_plan_pass_fd_borrowed(struct sp_plan *plan, const char *label, int fd, i
 void sp_plan_listen(struct sp_plan *plan, const char *path, int number)
 {
     g_assert(number >= 0 && number <= SP_PLAN_MAX_NUMBER);
-    g_assert(strlen(path) < sizeof ((struct sockaddr_un *)NULL)->sun_path);
+    g_assert(strlen(path) < sizeof((struct sockaddr_un *)NULL)->sun_path);
     for (unsigned i = 0; i < plan->n_steps; i++)
         g_assert(plan->steps[i].kind != SP_STEP_LISTEN);
     add_step(plan, SP_STEP_LISTEN, path, NULL, NULL)->number = number;

@@ -128,8 +128,8 @@ void sp_plan_seccomp(struct sp_plan *plan, const char *label, int borrowed_fd);
 void sp_plan_pass_fd(struct sp_plan *plan, const char *label, int fd, int number); /* takes fd */
 void sp_plan_pass_fd_borrowed(struct sp_plan *plan, const char *label, int fd, int number);
 /* A step: a stream socket of the process's own network namespace listens at the path (at most 107
- * bytes, unix(7)), which must not exist; the program gets it as `number`. At most one a plan. Only who
- * can write to a socket's file can connect to it, from whatever network namespace. */
+ * bytes, unix(7)), which must not exist; the program gets it as `number`. At most one a plan. Only
+ * who can write to a socket's file can connect to it, from whatever network namespace. */
 void sp_plan_listen(struct sp_plan *plan, const char *path, int number);
 /* Working directory of the program; "/" when not given. */
 void sp_plan_chdir(struct sp_plan *plan, const char *path);

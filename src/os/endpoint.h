@@ -17,7 +17,7 @@ int sp_endpoint_listen(const char *dir, const char *name, GError **error);
  * is no socket, or nobody listens on it; SP_ERROR_UNAVAILABLE: its backlog stayed full until the
  * deadline. */
 int sp_endpoint_connect(const char *dir, const char *name, int64_t timeout_ms, GError **error);
-/* The same for a socket's file that is open (O_PATH), by a socket of a process's network namespace: to
- * that one belongs the other end as well, which the kernel makes at connect(2). In the caller's
+/* The same for a socket's file that is open (O_PATH), by a socket of a process's network namespace:
+ * to that one belongs the other end as well, which the kernel makes at connect(2). In the caller's
  * namespace where the process has no other. */
 int sp_endpoint_connect_from(int pidfd, int file_fd, int64_t timeout_ms, GError **error);

@@ -2,10 +2,10 @@
  * The container tier: Linux namespaces around space-agent, without a runtime program.
  *
  * A sandbox is: a cgroup and a writable layer (disk/layer.h), both named by its id or, when it came
- * from a pool, by the name it was made under; an overlay root of that layer on the shared image with
- * the ids of its slot; and one process tree in namespaces of its own whose PID 1 is the agent. In the
- * run directory: instance.ini (driver/record.h), and for a moment on kernels before 6.15 the mount
- * points `lower` and `upper`. docs/container.md tells the whole.
+ * from a pool, by the name it was made under; an overlay root of that layer on the shared image
+ * with the ids of its slot; and one process tree in namespaces of its own whose PID 1 is the agent.
+ * In the run directory: instance.ini (driver/record.h), and for a moment on kernels before 6.15 the
+ * mount points `lower` and `upper`. docs/container.md tells the whole.
  *
  * This header is private to the folder.
  */
@@ -108,7 +108,7 @@ struct sp_container_root {
     const char *run_dir; /* for `lower` and `upper` */
     int idmap_fd;
     bool map_layer; /* the layer holds the ids of inside (sp_layer_is_mapped) */
-    bool attach; /* the layers are attached while the overlay is made (before Linux 6.15) */
+    bool attach;    /* the layers are attached while the overlay is made (before Linux 6.15) */
 };
 /* The overlay root as a detached mount. Its options, which the sandbox can read in mountinfo, hold
  * no path of the host. -1 on failure. */

@@ -249,7 +249,8 @@ struct sp_instance *sp_container_create(struct sp_driver *base, const struct sp_
     while (i < G_N_ELEMENTS(stages) && stages[i].run(&c, error))
         report(&c, stages[i++].name);
     if (i == G_N_ELEMENTS(stages)) {
-        container = sp_container_instance_new(base, spec->run_dir, sp_steal_fd(&c.pidfd), &c.record);
+        container =
+            sp_container_instance_new(base, spec->run_dir, sp_steal_fd(&c.pidfd), &c.record);
     } else {
         g_prefix_error(error, "create %s (%s): ", spec->id, stages[i].name);
     }

@@ -130,7 +130,8 @@ static bool run_dump(struct sp_container *container, const char *criu, const cha
     g_autofree char *group = g_key_file_get_string(facts, "files", "cgroup", NULL);
     g_autofree char *oom = g_key_file_get_string(facts, "files", "oom", NULL);
     /* --freeze-cgroup: it attaches to the frozen processes, thaws them into its hold, and leaves
-     * them frozen; no instruction of theirs runs. --network-lock skip: nothing comes from outside. */
+     * them frozen; no instruction of theirs runs. --network-lock skip: nothing comes from outside.
+     */
     const char *argv[40] = {criu,
                             "dump",
                             "--tree",
@@ -164,9 +165,8 @@ static bool run_dump(struct sp_container *container, const char *criu, const cha
     struct sp_cgroup_usage usage = {0};
     sp_cgroup_usage(cgroup, &usage, NULL);
     const char *const env[] = {SP_CRIU_NO_IPTABLES, NULL};
-    const struct sp_program program = {.argv = argv,
-                                       .env = env,
-                                       .timeout_ms = sp_criu_timeout_ms(usage.memory_bytes)};
+    const struct sp_program program = {
+        .argv = argv, .env = env, .timeout_ms = sp_criu_timeout_ms(usage.memory_bytes)};
     GError *cause = NULL;
     if (sp_program_run(&program, &cause))
         return true;
@@ -230,8 +230,7 @@ bool sp_criu_dump(struct sp_container *container, const char *criu, const char *
     }
     g_atomic_int_set(&container->dumping, 1);
     g_autoptr(GKeyFile) facts = note_facts(container, cgroup, folder, error);
-    bool ok = facts &&
-              run_dump(container, criu, folder, work, facts, cgroup, error) &&
+    bool ok = facts && run_dump(container, criu, folder, work, facts, cgroup, error) &&
               open_images(folder, error);
     g_atomic_int_set(&container->dumping, 0);
     sp_tree_remove(work);

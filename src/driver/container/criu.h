@@ -1,10 +1,10 @@
 /*
- * The memory of a sandbox, saved and restored by CRIU (criu.org, criu(8)), version 4.2 or newer, as a
- * program. Private to the folder; docs/container.md tells what it asks of the sandbox.
+ * The memory of a sandbox, saved and restored by CRIU (criu.org, criu(8)), version 4.2 or newer, as
+ * a program. Private to the folder; docs/container.md tells what it asks of the sandbox.
  *
  * The folder of a saved memory holds CRIU's images, `agent` (the very file that the processes have
- * mapped) and `space.ini`: the names under which CRIU knows the two files of the host that the agent
- * has open, and which process was in which of the agent's cgroups.
+ * mapped) and `space.ini`: the names under which CRIU knows the two files of the host that the
+ * agent has open, and which process was in which of the agent's cgroups.
  */
 #pragma once
 
@@ -17,8 +17,8 @@
 #define SP_CRIU_FOLDER "criu" /* in a saved form */
 #define SP_CRIU_AGENT "agent"
 #define SP_CRIU_FACTS "space.ini"
-/* For its environment: the command it saves and restores packet filters with. A sandbox has none and
- * can make none, and a host need not have iptables. */
+/* For its environment: the command it saves and restores packet filters with. A sandbox has none
+ * and can make none, and a host need not have iptables. */
 #define SP_CRIU_NO_IPTABLES "CR_IPTABLES=true"
 #define SP_CRIU_WORK "criu-work" /* in a run directory */
 
@@ -74,6 +74,6 @@ bool sp_criu_groups_restore(struct sp_cgroup *cgroup, GKeyFile *facts, uint32_t 
 void sp_criu_trial_begin(struct sp_container_driver *driver);
 /* Ends the trial's thread. */
 void sp_criu_trial_end(struct sp_container_driver *driver);
-/* The program to use, or NULL with SP_ERROR_UNSUPPORTED, saying what to do, and SP_ERROR_UNAVAILABLE
- * while it is not known yet. wait_ms: at most. Free with g_free(). */
+/* The program to use, or NULL with SP_ERROR_UNSUPPORTED, saying what to do, and
+ * SP_ERROR_UNAVAILABLE while it is not known yet. wait_ms: at most. Free with g_free(). */
 char *sp_criu_trial_result(struct sp_container_driver *driver, int wait_ms, GError **error);

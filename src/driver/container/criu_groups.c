@@ -150,8 +150,7 @@ static bool distribute(const char *top, GHashTable *group_of)
     return pids != NULL;
 }
 
-bool sp_criu_groups_restore(struct sp_cgroup *cgroup, GKeyFile *facts, uint32_t uid,
-                            GError **error)
+bool sp_criu_groups_restore(struct sp_cgroup *cgroup, GKeyFile *facts, uint32_t uid, GError **error)
 {
     g_auto(GStrv) names = g_key_file_get_keys(facts, GROUP, NULL, NULL);
     if (!names)

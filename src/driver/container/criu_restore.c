@@ -19,9 +19,9 @@
 #define OOM_NUMBER 11
 
 struct places {
-    char *work;             /* logs and the pid, in the run directory */
-    const char *top;        /* in CRIU's mount namespace a tmpfs that holds the next two */
-    char *root, *dev;       /* there */
+    char *work;       /* logs and the pid, in the run directory */
+    const char *top;  /* in CRIU's mount namespace a tmpfs that holds the next two */
+    char *root, *dev; /* there */
 };
 
 static void places_clear(struct places *p)
@@ -31,8 +31,8 @@ static void places_clear(struct places *p)
     g_free(p->dev);
 }
 
-/* The sandbox's root user looks these paths up, so they may not lie in a directory that is closed to
- * it; and what is below the place is hidden from CRIU. */
+/* The sandbox's root user looks these paths up, so they may not lie in a directory that is closed
+ * to it; and what is below the place is hidden from CRIU. */
 static const char *choose_top(const struct sp_criu_restore *what)
 {
     static const char *const dirs[] = {"/mnt", "/srv", "/media", "/opt"};
@@ -121,7 +121,8 @@ static struct sp_plan *make_plan(struct sp_criu_restore *what, const struct plac
     return plan;
 }
 
-/* The exit status is the launcher's; whether it went well is in the log, and the pid in its file. */
+/* The exit status is the launcher's; whether it went well is in the log, and the pid in its file.
+ */
 static bool read_result(const struct places *places, pid_t *ret_pid, GError **error)
 {
     g_autofree char *log = g_build_filename(places->work, LOG, NULL);
@@ -198,8 +199,8 @@ bool sp_criu_restore(struct sp_launcher *launcher, struct sp_criu_restore *what,
     pid_t pid = 0;
     SP_CLEANUP(sp_close_fdp) int pidfd = -1;
     bool ok = g_key_file_load_from_file(facts, path, G_KEY_FILE_NONE, error) &&
-              make_places(what, &places, error) &&
-              run(launcher, what, &places, facts, error) && read_result(&places, &pid, error);
+              make_places(what, &places, error) && run(launcher, what, &places, facts, error) &&
+              read_result(&places, &pid, error);
     if (ok) {
         pidfd = sp_pidfd_open(pid, error);
         ok = pidfd >= 0 && check_member(what, pid, error) &&

@@ -1,7 +1,7 @@
 /*
- * Whether CRIU works here is found out by doing it: a small sandbox, made like all others, is saved,
- * ended, restored and spoken to. Versions that are too old for a kernel fail in many ways, one of
- * them being that they never end (docs/container.md), so all of this has a time limit.
+ * Whether CRIU works here is found out by doing it: a small sandbox, made like all others, is
+ * saved, ended, restored and spoken to. Versions that are too old for a kernel fail in many ways,
+ * one of them being that they never end (docs/container.md), so all of this has a time limit.
  *
  * The verdict is kept in <state>/criu-trial.ini for this boot and this very program.
  */

@@ -107,7 +107,8 @@ static bool rename_record(struct sp_container *container, const char *id, GError
 }
 
 /* The rename of the directory is the moment it happens. Before, nothing says so but the id in the
- * record, by which nothing is found: cgroup and layer keep their names, which are in the record too. */
+ * record, by which nothing is found: cgroup and layer keep their names, which are in the record
+ * too. */
 bool sp_container_claim(struct sp_instance *instance, const char *id, const char *run_dir,
                         const char *hostname, GError **error)
 {

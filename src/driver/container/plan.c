@@ -9,8 +9,8 @@
 #define NOFILE_SOFT 1024
 #define KERNEL_FS (SP_MOUNT_NOSUID | SP_MOUNT_NODEV | SP_MOUNT_NOEXEC)
 #define BIT(capability) (UINT64_C(1) << (capability))
-/* For the agent only, which takes it from its children: what has a capability that others lack cannot
- * be looked into by them (agent/main.c). It is of no use in a user namespace. */
+/* For the agent only, which takes it from its children: what has a capability that others lack
+ * cannot be looked into by them (agent/main.c). It is of no use in a user namespace. */
 #define GUARD BIT(CAP_LEASE)
 /* What package managers, daemons that change their user, and root's own tools need. */
 #define CAPABILITIES                                                                               \
@@ -58,8 +58,8 @@ static void add_dev_and_run(struct sp_plan *plan, int dev_fd, int64_t memory_mb)
     sp_plan_mkdir(plan, "/run", 0755);
     sp_plan_mount(plan, "tmpfs", "/run", options, SP_MOUNT_NOSUID | SP_MOUNT_NODEV);
     sp_plan_mkdir(plan, "/tmp", 01777);
-    /* The agent's socket is the sandbox's own in every way: of its network namespace and on a mount of
-     * its own. CRIU could not save it otherwise. */
+    /* The agent's socket is the sandbox's own in every way: of its network namespace and on a mount
+     * of its own. CRIU could not save it otherwise. */
     sp_plan_mount(plan, "tmpfs", SP_CONTAINER_LINK_DIR, "mode=0700,size=4k,nr_inodes=3",
                   SP_MOUNT_NOSUID | SP_MOUNT_NODEV | SP_MOUNT_NOEXEC);
     sp_plan_listen(plan, SP_CONTAINER_LINK_DIR "/" SP_CONTAINER_SOCKET, 3);

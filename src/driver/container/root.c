@@ -75,10 +75,10 @@ int sp_container_root_new(const struct sp_container_root *root, GError **error)
         /* redirect_dir: a directory of the image can be renamed. The sandbox cannot forge the
          * trusted.* attributes that this uses. index: would tie a layer to this very place of it,
          * and a saved one has another. */
-        const char *const options[] = {
-            "source",   "root",       "lowerdir", lower_name,     "upperdir",
-            upper_name, "workdir",    work_name,  "redirect_dir", "on",
-            "index",    "off",        "xino",     "off",          NULL};
+        const char *const options[] = {"source",       "root",     "lowerdir", lower_name,
+                                       "upperdir",     upper_name, "workdir",  work_name,
+                                       "redirect_dir", "on",       "index",    "off",
+                                       "xino",         "off",      NULL};
         fd = sp_mount_new("overlay", options, SP_ATTR_NOSUID | SP_ATTR_NODEV, error);
     }
     if (root->attach) { /* the overlay has copies of its own */

@@ -1,5 +1,5 @@
-/* Saving a container: its layer, and with CRIU its memory. The form holds `layer`, whose ids are those
- * of inside, and with memory the folder `criu`. */
+/* Saving a container: its layer, and with CRIU its memory. The form holds `layer`, whose ids are
+ * those of inside, and with memory the folder `criu`. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -54,8 +54,7 @@ static void refuse_copies(GError **error)
 bool sp_container_can_save_memory(struct sp_driver *driver, char **ret_reason)
 {
     g_autoptr(GError) error = NULL;
-    g_autofree char *criu =
-        sp_criu_trial_result((struct sp_container_driver *)driver, 0, &error);
+    g_autofree char *criu = sp_criu_trial_result((struct sp_container_driver *)driver, 0, &error);
     if (!criu && ret_reason)
         *ret_reason = g_strdup(error->message);
     return criu != NULL;
@@ -87,8 +86,8 @@ struct sp_saving *sp_container_save_begin(struct sp_instance *instance,
     /* Most of what is to be written back is so while the sandbox still runs. */
     bool ok = sp_layer_sync(saving->volume, saving->layer, error);
     if (ok)
-        saving->staging = sp_saved_stage(saving->volume, saving->saved_name,
-                                         bytes_to_reserve(saving), error);
+        saving->staging =
+            sp_saved_stage(saving->volume, saving->saved_name, bytes_to_reserve(saving), error);
     saving->begin_us = sp_time_monotonic_us() - start;
     if (saving->staging)
         return saving;
@@ -105,9 +104,8 @@ static bool save_layer(struct sp_saving *saving, GError **error)
         sp_error_set_errno(error, SP_ERROR_INTERNAL, errno, "open %s", dir);
         return false;
     }
-    return sp_layer_save(saving->volume, saving->layer,
-                         SP_SLOT_UID(saving->container->record.slot), fd, SP_CONTAINER_SAVED_LAYER,
-                         &saving->layer_bytes, error);
+    return sp_layer_save(saving->volume, saving->layer, SP_SLOT_UID(saving->container->record.slot),
+                         fd, SP_CONTAINER_SAVED_LAYER, &saving->layer_bytes, error);
 }
 
 /* What files of a folder add up to. */
@@ -239,8 +237,7 @@ bool sp_container_check_saved(struct sp_driver *driver, const char *saved_dir, G
     struct sp_saved_manifest manifest;
     if (!sp_saved_load(saved_dir, &manifest, error))
         return false;
-    bool ok =
-        sp_container_check_form(driver, &manifest, SP_SAVED_WAKE, manifest.slot, error);
+    bool ok = sp_container_check_form(driver, &manifest, SP_SAVED_WAKE, manifest.slot, error);
     sp_saved_manifest_clear(&manifest);
     return ok;
 }

@@ -22,8 +22,7 @@
 static bool verdict(struct fixture *f, char **ret_reason)
 {
     g_autoptr(GError) error = NULL;
-    char *criu =
-        sp_criu_trial_result((struct sp_container_driver *)f->driver, 20000, &error);
+    char *criu = sp_criu_trial_result((struct sp_container_driver *)f->driver, 20000, &error);
     g_free(criu);
     bool can = f->ops->can_save_memory(f->driver, ret_reason);
     g_assert_cmpint(can, ==, criu != NULL);
@@ -109,8 +108,7 @@ static void test_bad_programs(struct fixture *f, gconstpointer data)
         if (i == 1) {
             struct box box = {0};
             create(f, &box, 60);
-            const struct sp_save_spec spec = {
-                .saved_name = SAVED, .memory = true, .durable = true};
+            const struct sp_save_spec spec = {.saved_name = SAVED, .memory = true, .durable = true};
             g_autoptr(GError) error = NULL;
             g_assert_null(f->ops->save_begin(box.instance, &spec, &error));
             g_assert_error(error, SP_ERROR, SP_ERROR_UNSUPPORTED);
@@ -248,7 +246,8 @@ static void test_goes_on(struct fixture *f, gconstpointer data)
     g_assert_error(error, SP_ERROR, SP_ERROR_FAILED_PRECONDITION);
     g_clear_error(&error);
     destroy(f, &other);
-    const struct sp_save_spec fork = {.saved_name = "snp_01jd0000000000000000000009", .memory = true};
+    const struct sp_save_spec fork = {.saved_name = "snp_01jd0000000000000000000009",
+                                      .memory = true};
     g_assert_null(f->ops->save_begin(box.instance, &fork, &error));
     g_assert_error(error, SP_ERROR, SP_ERROR_UNSUPPORTED);
     g_clear_error(&error);
@@ -271,16 +270,16 @@ static void test_goes_on(struct fixture *f, gconstpointer data)
     clear(&other);
 }
 
-/* The worker is killed while CRIU is at work, which goes on by itself: nobody takes the sandbox over
- * until it is done, and then it is whole. */
+/* The worker is killed while CRIU is at work, which goes on by itself: nobody takes the sandbox
+ * over until it is done, and then it is whole. */
 static void test_killed(struct fixture *f, gconstpointer data)
 {
     if (!is_here(f))
         return;
     g_autofree char *real = sp_criu_find();
     g_autofree char *before = g_strdup(g_getenv("SPACE_CRIU"));
-    g_autofree char *text = g_strdup_printf("#!/bin/sh\n[ $1 = dump ] && sleep 1\nexec %s \"$@\"\n",
-                                            real);
+    g_autofree char *text =
+        g_strdup_printf("#!/bin/sh\n[ $1 = dump ] && sleep 1\nexec %s \"$@\"\n", real);
     g_autofree char *script = write_script(f, text);
     f->ops->driver_free(f->driver);
     g_setenv("SPACE_CRIU", script, TRUE);

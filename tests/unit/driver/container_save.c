@@ -323,9 +323,9 @@ static unsigned count_groups(struct fixture *f)
     g_assert_true(sp_volume_reclaim(f->volume, 60000, &error));
     g_assert_no_error(error);
     g_autofree char *text = NULL;
-    g_autofree char *command = g_strdup_printf(
-        "btrfs subvolume list %s | wc -l; btrfs qgroup show --raw %s | grep -c ^0/",
-        sp_volume_dir(f->volume), sp_volume_dir(f->volume));
+    g_autofree char *command =
+        g_strdup_printf("btrfs subvolume list %s | wc -l; btrfs qgroup show --raw %s | grep -c ^0/",
+                        sp_volume_dir(f->volume), sp_volume_dir(f->volume));
     const char *const argv[] = {"/bin/sh", "-c", command, NULL};
     g_assert_true(g_spawn_sync(NULL, (char **)argv, NULL, G_SPAWN_DEFAULT, NULL, NULL, &text, NULL,
                                NULL, NULL));

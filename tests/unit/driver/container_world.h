@@ -22,7 +22,6 @@ struct box {
     struct sp_instance *instance;
 };
 
-
 /* For g_test_add(); data not NULL: the volume is a plain directory, layers are tmpfs mounts.
  * tear_down() checks that nothing is left. */
 void set_up(struct fixture *f, gconstpointer data);

@@ -177,7 +177,8 @@ static void eat(FILE *out)
             line ? (int)strtol(line + 9, NULL, 10) : -1);
 }
 
-/* One of everything that a layer can hold. Of the image: /etc/gone is removed, /home is replaced. */
+/* One of everything that a layer can hold. Of the image: /etc/gone is removed, /home is replaced.
+ */
 static void fill(FILE *out)
 {
     result(out, "gone", unlink("/etc/gone"));
@@ -215,16 +216,16 @@ static void stat_one(FILE *out, const char *path)
 /* What fill() has made. */
 static void show(FILE *out)
 {
-    static const char *const paths[] = {"/etc/gone",  "/home",     "/home/mine", "/a",
-                                        "/home/b",    "/etc/sym",  "/etc/fifo",  "/sparse",
+    static const char *const paths[] = {"/etc/gone",  "/home",    "/home/mine",  "/a",
+                                        "/home/b",    "/etc/sym", "/etc/fifo",   "/sparse",
                                         "/etc/moved", "/etc/dir", "/etc/moved/x"};
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
         stat_one(out, paths[i]);
     char text[16] = "";
     result(out, "xattr", getxattr("/home/b", "user.note", text, sizeof text));
     struct stat a, b;
-    fprintf(out, "same %d %s\n", stat("/a", &a) == 0 && stat("/home/b", &b) == 0 &&
-                                     a.st_ino == b.st_ino, text);
+    fprintf(out, "same %d %s\n",
+            stat("/a", &a) == 0 && stat("/home/b", &b) == 0 && a.st_ino == b.st_ino, text);
     fprintf(out, "blocks %d\n", stat("/sparse", &a) == 0 && a.st_blocks < 100);
     cat(out, "/a");
     fputc('\n', out);
@@ -246,8 +247,8 @@ static void fill_up(FILE *out)
     unlink("/big");
 }
 
-/* A child that counts in memory and writes the number; never ends. It is in a group of its own where
- * there are groups, as the agent's sessions are. */
+/* A child that counts in memory and writes the number; never ends. It is in a group of its own
+ * where there are groups, as the agent's sessions are. */
 static void count(FILE *out)
 {
     mkdirat(4, "s7", 0755);
