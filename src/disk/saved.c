@@ -19,6 +19,7 @@
 #define OLD_PREFIX "saved-old-"
 #define RESERVATION "reservation"
 /* For the file system's own needs beside the data. */
+#define RECLAIM_MS 3000
 #define MARGIN_BYTES (INT64_C(16) << 20)
 
 struct sp_saved_staging {
@@ -168,6 +169,9 @@ static bool too_full(const struct sp_volume *volume, int64_t wanted, GError **er
 static bool reserve(struct sp_saved_staging *staging, int64_t bytes, GError **error)
 {
     int64_t wanted = bytes + MARGIN_BYTES;
+    if (sp_volume_free_bytes(staging->volume) < (uint64_t)wanted)
+        sp_volume_reclaim(staging->volume, RECLAIM_MS,
+                          NULL); /* what was just deleted comes back late */
     if (sp_volume_free_bytes(staging->volume) < (uint64_t)wanted)
         return too_full(staging->volume, wanted, error);
     SP_CLEANUP(sp_close_fdp)
