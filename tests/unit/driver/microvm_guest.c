@@ -75,7 +75,8 @@ static int start_counter(int argc, char **argv)
     int sock = socket(AF_UNIX, SOCK_STREAM, 0);
     if (bind(sock, (struct sockaddr *)&a, sizeof a) < 0)
         return 1;
-    return serve(sock, argc > 2 ? (size_t)atol(argv[2]) : 8, argc > 3 ? (size_t)atol(argv[3]) : 0);
+    return serve(sock, argc > 2 ? strtoul(argv[2], NULL, 10) : 8,
+                 argc > 3 ? strtoul(argv[3], NULL, 10) : 0);
 }
 
 static int ask_counter(void)
