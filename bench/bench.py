@@ -7,6 +7,7 @@ Prints a table and writes bench/results/<time>.json. Nothing is asserted: speed 
 
 import argparse
 import base64
+import concurrent.futures
 import http.client
 import json
 import os
@@ -24,6 +25,7 @@ sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 
 from installation import Installation  # noqa: E402
 
+POOL, BURST = 10, 100
 STATIC_C = "int main(void) { return 0; }\n"
 
 
@@ -135,7 +137,7 @@ def static_binary():
 
 def bench_create(http_, peers, tiers, n):
     whole = Row("create → run /bin/true → delete, whole")
-    ready = Row("create → running, API with wait")
+    ready = Row("create → running without a pool, API with wait")
     delete = Row("delete, API with wait")
     steps = {}
     for i in range(n + 2):
@@ -156,6 +158,74 @@ def bench_create(http_, peers, tiers, n):
             if i >= 2:
                 whole.add(name + " run", ms)
     return [whole, ready, delete], steps
+
+
+def ready_members(api, tier):
+    """Of the pool that has most, as /metrics says (a heartbeat late)."""
+    _, text, _ = api.request("GET", "/metrics")
+    return max([float(line.rsplit(" ", 1)[1]) for line in text.decode().splitlines()
+                if line.startswith("space_pool_ready{") and f'"{tier}"' in line], default=0)
+
+
+def fill_pool(http_, tier, n):
+    """A first create, so that there is a pool; then waits for it."""
+    box = http_.call("POST", "/v1/sandboxes", {"isolation": tier}, wait=300)["sandbox"]["id"]
+    http_.call("DELETE", f"/v1/sandboxes/{box}", wait=120)
+    deadline = time.monotonic() + 300
+    while ready_members(http_.api, tier) < n:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the pool of {tier} did not fill")
+        time.sleep(0.5)
+
+
+def is_claim(answer):
+    return any(step["name"] == "claim" for step in answer["operation"].get("steps", []))
+
+
+def bench_claim(http_, tiers, n):
+    """Creates that find a member. The pause between them is for the refill; a create that found none is not of this row."""
+    row = Row("create → running from the pool, API with wait")
+    steps, misses = {}, 0
+    for tier in tiers:
+        fill_pool(http_, tier, POOL)
+        for _ in range(4 * n):
+            ms, answer = timed(lambda: http_.call("POST", "/v1/sandboxes", {"isolation": tier}, wait=120))
+            http_.call("DELETE", f"/v1/sandboxes/{answer['sandbox']['id']}", wait=120)
+            time.sleep(0.2)
+            if not is_claim(answer):
+                misses += 1
+                continue
+            row.add(f"space {tier}", ms)
+            for step in answer["operation"]["steps"]:
+                steps.setdefault(tier + ", from the pool", {}).setdefault(step["name"], []).append(step["duration_ms"])
+            if len(row.values[f"space {tier}"]) >= n:
+                break
+    if misses:
+        print(f"creates of the claim row that found no member: {misses}")
+    return [row], steps
+
+
+def bench_burst(inst, http_, tiers):
+    """A hundred creates at once, ten of which find a member."""
+    each, whole = Row(f"burst of {BURST} creates at once, each"), Row(f"burst of {BURST} creates, whole time ÷ {BURST}")
+    for tier in tiers:
+        fill_pool(http_, tier, POOL)
+
+        def create(_):
+            return timed(lambda: KeepAlive(inst.api()).call("POST", "/v1/sandboxes", {"isolation": tier}, wait=300))
+
+        with concurrent.futures.ThreadPoolExecutor(BURST) as threads:
+            ms, answers = timed(lambda: list(threads.map(create, range(BURST))))
+        whole.add(f"space {tier}", ms / BURST)
+        running = sum(answer["sandbox"]["state"] == "running" for _, answer in answers)
+        claims = sum(is_claim(answer) for _, answer in answers)
+        print(f"burst of {BURST}, {tier}: {running} run, {claims} from the pool, {ms:.0f} ms in all")
+        for one, answer in answers:
+            each.add(f"space {tier}, " + ("from the pool" if is_claim(answer) else "made"), one)
+        with concurrent.futures.ThreadPoolExecutor(10) as threads:
+            list(threads.map(lambda a: KeepAlive(inst.api()).call("DELETE", f"/v1/sandboxes/{a[1]['sandbox']['id']}", wait=300),
+                             answers))
+    return [each, whole]
 
 
 def bench_exec(http_, peers, tiers, n):
@@ -217,6 +287,16 @@ def main():
             rows += bench_exec(http_, peers, tiers, args.n)
         finally:
             peers.close()
+        inst.stop()
+        inst.more = ["--pool-min", str(POOL), "--pool-max", str(2 * POOL)]
+        inst.up()
+        for tier in tiers:
+            while not inst.tier_status(tier)["available"]:
+                time.sleep(0.2)
+        http_ = KeepAlive(inst.api())
+        claim_rows, claim_steps = bench_claim(http_, tiers, args.n)
+        rows += claim_rows + bench_burst(inst, http_, tiers)
+        steps.update(claim_steps)
     finally:
         inst.stop()
         inst.down()

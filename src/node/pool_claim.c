@@ -126,7 +126,9 @@ bool sp_pool_claim(struct sp_pool *pool, struct sp_making *making)
     if (pool->max == 0 || making->saved_dir || !making->driver->ops->claim)
         return false;
     bool claimed = false;
-    for (unsigned i = 0; i < TRIES && !claimed; i++) {
+    /* A user of its own may be why it cannot run: that is found out once. */
+    unsigned tries = making->spec->user && *making->spec->user ? 1 : TRIES;
+    for (unsigned i = 0; i < tries && !claimed; i++) {
         struct sp_pool_member *member = take(pool, making->spec);
         if (!member)
             break;
