@@ -13,8 +13,8 @@ struct sp_container_dev {
     char *path; /* where it is attached, NULL when it is not */
 };
 
-/* /dev/tty stays, although CRIU cannot save a shell that keeps it open on a terminal of the agent's:
- * programs that ask at the terminal need it, and such a save is refused, no more. */
+/* /dev/tty stays, although CRIU cannot save a shell that keeps it open on a terminal of the
+ * agent's: programs that ask at the terminal need it, and such a save is refused, no more. */
 static const struct {
     const char *name;
     unsigned major, minor;
