@@ -5,7 +5,6 @@
 #include "base/time.h"
 #include "disk/saved.h"
 #include "node/forms.h"
-#include "node/run_dir.h"
 #include "node/snapshots.h"
 #include "node/standstill.h"
 #include "node/steps.h"
@@ -19,38 +18,33 @@ struct taking {
     struct sp_saving *saving;
 };
 
-/* What its form adds to the disk, as well as can be told. */
-static int64_t form_bytes(struct sp_node *node, const char *name)
+/* What a form is and adds to the disk, as well as can be told. */
+static bool describe(struct sp_node *node, const char *name, struct sp_snapshot_taken *ret,
+                     GError **error)
 {
     g_autofree char *dir = sp_saved_path(node->volume, name);
     struct sp_saved_manifest manifest = {0};
+    if (!sp_saved_load(dir, &manifest, error))
+        return false;
     int64_t bytes = 0;
-    if (!sp_saved_load(dir, &manifest, NULL))
-        return 0;
     for (guint i = 0; manifest.files && i < manifest.files->len; i++)
         bytes += g_array_index(manifest.files, struct sp_saved_file, i).data_bytes;
+    *ret = (struct sp_snapshot_taken){manifest.memory, bytes};
     sp_saved_manifest_clear(&manifest);
-    return bytes;
+    return true;
 }
 
+/* It becomes what the sandbox was suspended with, whatever was asked for. */
 static bool take_suspended(struct sp_sandbox *sandbox, const struct sp_save_spec *spec,
                            json_t *steps, struct sp_snapshot_taken *ret, GError **error)
 {
     struct sp_node *node = sandbox->node;
-    struct sp_run_suspended suspended = {0};
     int64_t began = sp_time_monotonic_us();
-    sp_run_dir_get_suspended(sandbox->run_dir, &suspended);
-    if (spec->memory && !suspended.memory) {
-        g_set_error(error, SP_ERROR, SP_ERROR_FAILED_PRECONDITION,
-                    "the sandbox was suspended without its memory: use memory: false");
-        return false;
-    }
-    if (!sp_failpoint("snapshot.before_copy", error) ||
+    if (!describe(node, sandbox->id, ret, error) || !sp_failpoint("snapshot.before_copy", error) ||
         !sp_saved_copy(node->volume, sandbox->id, spec->saved_name, NULL, spec->durable, error))
         return false;
     sp_failpoint("snapshot.copied", NULL);
     sp_steps_since(steps, "copy", began);
-    *ret = (struct sp_snapshot_taken){suspended.memory, form_bytes(node, spec->saved_name)};
     return true;
 }
 
