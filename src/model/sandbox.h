@@ -79,8 +79,9 @@ struct sp_sandbox_request {
 
 /* Decodes and checks the body (unknown fields and values out of range name the field). Defaults: 1
  * CPU, 512 MB memory, 2048 MB disk, 128 pids, isolation auto, template seed:latest, idle timeout 6
- * h. With snapshot_id, what the snapshot decides (template, isolation, untrusted, resources) may not
- * be given too. What is right but not there yet (network.allow with hosts) is SP_ERROR_UNSUPPORTED.
+ * h. With snapshot_id, what the snapshot decides (template, isolation, untrusted, resources) may
+ * not be given too. What is right but not there yet (network.allow with hosts) is
+ * SP_ERROR_UNSUPPORTED.
  */
 bool sp_sandbox_request_decode(json_t *body, struct sp_sandbox_request *ret, GError **error);
 void sp_sandbox_request_clear(struct sp_sandbox_request *request);

@@ -41,8 +41,8 @@ void sp_store_wake_all(struct sp_store *store);
 /* "node:local"; caller frees. */
 char *sp_store_node_topic(const char *node);
 
-/* --- leases (leases.c): of several servers on one database, one at a time does what the lease's name
- * says. The database's clock decides. */
+/* --- leases (leases.c): of several servers on one database, one at a time does what the lease's
+ * name says. The database's clock decides. */
 #define SP_LEASE_CONTROLLER "controller"
 /* Whether there can be other servers: else nobody needs a lease. */
 bool sp_store_shared(const struct sp_store *store);
@@ -366,7 +366,7 @@ struct sp_observation {
     /* With a state running, paused or suspended: the wanted change has failed, and it is so. */
     const char *error_code, *error_message; /* NULL: none */
     const char *steps;                      /* JSON array or NULL */
-    int64_t started_at_ms;                           /* 0: now */
+    int64_t started_at_ms;                  /* 0: now */
 };
 /* Applies reports that fit; the others are ignored without an error (see docs/worker-protocol.md).
  */
@@ -414,12 +414,13 @@ bool sp_store_build_report(struct sp_store *store, const char *id,
 
 /* --- housekeeping (sweep.c) */
 struct sp_sweep_result {
-    int64_t next_at_ms; /* when something may be due again */
+    int64_t next_at_ms;                 /* when something may be due again */
     int64_t timed_out, expired, purged; /* expired: also those that were paused or suspended */
 };
 /* Refused with SP_ERROR_FAILED_PRECONDITION while another server holds SP_LEASE_CONTROLLER.
- * Ends operations that are overdue, deletes sandboxes whose max_lifetime is over, carries out on_idle
- * for those whose idle time is over (idle.c), removes forks' snapshots that no child needs, forgets idempotency records after 24 h and deleted rows 24 h after their end.
+ * Ends operations that are overdue, deletes sandboxes whose max_lifetime is over, carries out
+ * on_idle for those whose idle time is over (idle.c), removes forks' snapshots that no child needs,
+ * forgets idempotency records after 24 h and deleted rows 24 h after their end.
  */
 bool sp_store_sweep(struct sp_store *store, int64_t now_ms, struct sp_sweep_result *ret,
                     GError **error);
