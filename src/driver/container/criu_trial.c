@@ -3,7 +3,7 @@
  * saved, ended, restored and spoken to. Versions that are too old for a kernel fail in many ways,
  * one of them being that they never end (docs/container.md), so all of this has a time limit.
  *
- * The verdict is kept in <state>/criu-trial.ini for this boot and this very program.
+ * That it works is kept in <state>/criu-trial.ini for this boot and this very program.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -221,7 +221,8 @@ static char *run_trial(struct sp_container_driver *driver, const char *criu)
                                  error->message);
     remove_all(&t);
     clear(&t);
-    store(verdict, key, reason);
+    if (!reason) /* what failed may have been too slow this time: the next worker tries again */
+        store(verdict, key, NULL);
     return reason;
 }
 
