@@ -24,6 +24,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 
 from installation import Installation  # noqa: E402
+from lifecycle import bench_lifecycle  # noqa: E402
 
 POOL, BURST = 10, 100
 STATIC_C = "int main(void) { return 0; }\n"
@@ -285,6 +286,8 @@ def main():
             http_ = KeepAlive(inst.api())
             rows, steps = bench_create(http_, peers, tiers, args.n)
             rows += bench_exec(http_, peers, tiers, args.n)
+            lifecycle_rows, lifecycle_steps = bench_lifecycle(Row, http_, inst.api(), tiers, args.n)
+            rows += lifecycle_rows
         finally:
             peers.close()
         inst.stop()
@@ -305,8 +308,9 @@ def main():
           "ratio = median / first line's median")
     for row in rows:
         row.print()
-    for tier, names in steps.items():
-        print(f"\nwhere the time of create goes, {tier} [ms, median]")
+    titles = {**{f"create, {tier}": names for tier, names in steps.items()}, **lifecycle_steps}
+    for title, names in titles.items():
+        print(f"\nwhere the time goes: {title} [ms, median]")
         for name, values in names.items():
             print(f"  {name:28}{statistics.median(values):9.2f}")
 
@@ -316,7 +320,9 @@ def main():
     out.write_text(json.dumps({"n": args.n, "kernel": platform.release(), "cpus": os.cpu_count(),
                                "rows": [{"name": r.name, "unit": r.unit, "contenders": r.summary()} for r in rows],
                                "create_steps_ms": {t: {k: statistics.median(v) for k, v in s.items()}
-                                                   for t, s in steps.items()}}, indent=1) + "\n")
+                                                   for t, s in steps.items()},
+                               "lifecycle_steps_ms": {t: {k: statistics.median(v) for k, v in s.items()}
+                                                      for t, s in lifecycle_steps.items()}}, indent=1) + "\n")
     print(f"\nwritten to {out.relative_to(ROOT)}")
 
 
