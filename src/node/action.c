@@ -69,8 +69,9 @@ static void create(struct sp_sandbox *sandbox, int64_t generation, struct sp_san
             json_decref(value);
     } else {
         set_failure(sandbox, generation, sp_error_name(error), error->message);
-        report(sandbox, sp_observe_state(sandbox, generation, SP_STATE_FAILED, error->message,
-                                         sandbox->fail_code, error->message, steps));
+        if (sandbox->wanted.desired != SP_DESIRED_DELETED)
+            report(sandbox, sp_observe_state(sandbox, generation, SP_STATE_FAILED, error->message,
+                                             sandbox->fail_code, error->message, steps));
     }
     g_mutex_unlock(&table->lock);
     json_decref(steps);

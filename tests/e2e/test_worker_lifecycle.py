@@ -413,3 +413,44 @@ def test_inventory(rig):
     assert [s for s in answer["sandboxes"] if s["id"] == box][0]["presence"] == "running" and box in answer["run_dirs"]
     assert worker.call("GET", "/node/v1/inventory", token="nk_" + "x" * 43)[0] == 401
     server.change(box, "deleted")
+
+
+# --- delete wins over everything
+@pytest.mark.parametrize("point", ["create.driver_done", "create.identified", "still.held", "still.paused", "suspend.begun", "suspend.captured",
+                                   "suspend.finished", "suspend.committed", "wake.created", "wake.linked", "wake.identified",
+                                   "snapshot.begun", "snapshot.captured", "rollback.copied", "rollback.committed"])
+def test_delete_during(rig, point):
+    """The action under way stops at its next step, or ends; then nothing is left, and it never runs again."""
+    server, worker = rig
+    action = point.split(".")[0]
+    box = None if action == "create" else start_box(server)
+    snapshot = None
+    if action == "wake":
+        server.change(box, "suspended")
+    if action == "rollback":
+        snapshot = server.want_snapshot(box)
+        server.wait_snapshot(snapshot, "ready")
+    worker.failpoints(f"{point} delay:300\n")
+    if action == "create":
+        box = server.want()
+    elif action == "snapshot":
+        snapshot = server.want_snapshot(box)
+    else:
+        desired = {"still": "paused", "suspend": "suspended"}.get(action, "running")
+        fields = {"rollback": {"snapshot_id": snapshot, "generation": server.generation(box) + 1}} if action == "rollback" else {}
+        server.want(box, desired, **fields)
+    deadline = time.monotonic() + 10
+    while (worker.state / "failpoints").read_text():
+        assert time.monotonic() < deadline, "the point was not met"
+        time.sleep(0.005)
+    server.want(box, "deleted")
+    began, seen = time.monotonic(), len(server.observed)
+    server.wait_state(box, "deleted")
+    assert time.monotonic() - began < 5
+    assert {r["state"] for r in server.observed[seen:] if r["id"] == box} == {"deleted"}
+    assert not run_dir(worker, box).exists() and box not in worker.saved()
+    if snapshot:
+        server.wait_for("a word about the snapshot", lambda: [r for r in server.snapshots if r["id"] == snapshot])
+        server.want_snapshot(snapshot_id=snapshot, desired="deleted")
+        server.wait_snapshot(snapshot, "deleted")
+    assert worker.saved() == [] and not os.listdir(worker.state / "run" / "sandboxes")
