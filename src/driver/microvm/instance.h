@@ -11,6 +11,7 @@ struct sp_vm_instance {
     int pidfd;
     int agent_fd;       /* the connection of create(), handed out once; −1 after that */
     struct sp_ram *ram; /* kept so that VMs woken later share it; NULL after an adoption */
+    bool stopped; /* by pause() during a saving: nothing else can change it */
     struct sp_qmp *qmp; /* open only while it is being saved: QEMU serves one client at a time */
 };
 

@@ -11,6 +11,7 @@
 #include "driver/microvm/prestart.h"
 #include "driver/launcher.h"
 #include "driver/microvm/source.h"
+#include "driver/microvm/track.h"
 
 #define QEMU "qemu-system-x86_64"
 #define KILL_TIMEOUT_MS 5000
@@ -43,12 +44,22 @@ struct sp_vm_host *sp_microvm_host(struct sp_microvm *vm, GError **error)
     return host;
 }
 
+/* With what is missing for short pauses, if anything is. */
+static char *describe(const struct sp_vm_host *host)
+{
+    g_autoptr(GError) why = NULL;
+    if (sp_tracker_possible(&why))
+        return g_strdup(host->detail);
+    return g_strdup_printf("%s; a fork stops its origin for longer: %s", host->detail,
+                           why->message);
+}
+
 static void probe(struct sp_driver *driver, struct sp_tier_status *ret_status)
 {
     g_autoptr(GError) why = NULL;
     struct sp_vm_host *host = sp_microvm_host((struct sp_microvm *)driver, &why);
     ret_status->available = host != NULL;
-    ret_status->detail = g_strdup(host ? host->detail : why->message);
+    ret_status->detail = host ? describe(host) : g_strdup(why->message);
     sp_vm_host_unref(host);
 }
 

@@ -36,6 +36,11 @@ static bool do_pause(struct sp_qmp *qmp, GError **error)
     return sp_qmp_run(qmp, "stop", NULL, -1, CHANGE_MS, error) && expect(qmp, "paused", error);
 }
 
+static bool do_continue(struct sp_qmp *qmp, GError **error)
+{
+    return sp_qmp_run(qmp, "cont", NULL, -1, CHANGE_MS, error) && expect(qmp, "running", error);
+}
+
 /* Only what pause() has stopped goes on: a VM that stands still because of an error must not. */
 static bool do_resume(struct sp_qmp *qmp, GError **error)
 {
@@ -48,13 +53,12 @@ static bool do_resume(struct sp_qmp *qmp, GError **error)
         g_set_error(error, SP_ERROR, SP_ERROR_FAILED_PRECONDITION, "the VM's state is %s", status);
         return false;
     }
-    return sp_qmp_run(qmp, "cont", NULL, -1, CHANGE_MS, error) && expect(qmp, "running", error);
+    return do_continue(qmp, error);
 }
 
-static bool with_qmp(struct sp_instance *base, bool (*run)(struct sp_qmp *qmp, GError **error),
-                     GError **error)
+static bool with_qmp(struct sp_vm_instance *instance,
+                     bool (*run)(struct sp_qmp *qmp, GError **error), GError **error)
 {
-    struct sp_vm_instance *instance = (struct sp_vm_instance *)base;
     if (instance->qmp)
         return run(instance->qmp, error);
     struct sp_qmp *qmp = sp_qmp_connect(instance->run_dir, SP_VMM_QMP, CONNECT_MS, error);
@@ -63,12 +67,20 @@ static bool with_qmp(struct sp_instance *base, bool (*run)(struct sp_qmp *qmp, G
     return ok;
 }
 
-bool sp_microvm_pause(struct sp_instance *instance, GError **error)
+/* While a VM is saved the connection is held (instance->qmp) and nobody else can make it run, so
+ * what pause() has seen stays true. */
+bool sp_microvm_pause(struct sp_instance *base, GError **error)
 {
-    return with_qmp(instance, do_pause, error);
+    struct sp_vm_instance *instance = (struct sp_vm_instance *)base;
+    bool ok = with_qmp(instance, do_pause, error);
+    instance->stopped = ok && instance->qmp;
+    return ok;
 }
 
-bool sp_microvm_resume(struct sp_instance *instance, GError **error)
+bool sp_microvm_resume(struct sp_instance *base, GError **error)
 {
-    return with_qmp(instance, do_resume, error);
+    struct sp_vm_instance *instance = (struct sp_vm_instance *)base;
+    bool stopped = instance->stopped && instance->qmp;
+    instance->stopped = false;
+    return with_qmp(instance, stopped ? do_continue : do_resume, error);
 }

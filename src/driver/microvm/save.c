@@ -17,6 +17,7 @@
 
 #define MIB INT64_C(1048576)
 #define QMP_TIMEOUT_MS 10000
+#define REMOVE_TIMEOUT_MS 1000
 /* Beside the pages that are private now: those that become so until the capture, and small files.
  */
 #define RESERVE_EXTRA_BYTES (16 * MIB)
@@ -85,79 +86,8 @@ static bool stage(struct vm_saving *s, int64_t private_bytes, GError **error)
     return s->staging != NULL;
 }
 
-static bool begin(struct vm_saving *s, GError **error)
-{
-    int64_t private_bytes = 0;
-    s->clock_us = sp_time_monotonic_us();
-    if (!load_facts(s, error))
-        return false;
-    phase_done(s, RECORD);
-    if (s->spec.memory && !sp_vm_saving_look(s, &private_bytes, error))
-        return false;
-    phase_done(s, SCAN);
-    if (!stage(s, private_bytes, error) ||
-        (s->spec.memory && !sp_vm_saving_prepare(s, private_bytes, error)))
-        return false;
-    phase_done(s, RESERVE);
-    if (s->spec.memory && !sp_vm_saving_copy_ahead(s, error))
-        return false;
-    phase_done(s, COPY_AHEAD);
-    if (!sync_disk(s, error))
-        return false;
-    phase_done(s, SYNC_DISK);
-    return true;
-}
-
-struct sp_saving *sp_microvm_save_begin(struct sp_instance *instance,
-                                        const struct sp_save_spec *spec, GError **error)
-{
-    struct vm_saving *s = g_new0(struct vm_saving, 1);
-    s->instance = (struct sp_vm_instance *)instance;
-    s->vm = (struct sp_microvm *)instance->driver;
-    s->spec = *spec;
-    s->delta_fd = s->state_fd = s->shadow_fd = -1;
-    if (begin(s, error))
-        return (struct sp_saving *)s;
-    g_prefix_error(error, "save: ");
-    sp_microvm_save_free((struct sp_saving *)s);
-    return NULL;
-}
-
-void sp_microvm_save_free(struct sp_saving *saving)
-{
-    struct vm_saving *s = (struct vm_saving *)saving;
-    if (!s)
-        return;
-    g_clear_pointer(&s->instance->qmp, sp_qmp_free);
-    sp_close_fdp(&s->delta_fd);
-    sp_close_fdp(&s->state_fd);
-    sp_close_fdp(&s->shadow_fd);
-    sp_tracker_free(s->tracker);
-    sp_page_map_clear(&s->captured_pages);
-    sp_saved_staging_free(s->staging);
-    sp_page_map_clear(&s->map);
-    sp_vm_facts_clear(&s->facts);
-    sp_record_clear(&s->record);
-    sp_vm_host_unref(s->host);
-    g_free(s);
-}
-
-/* --- capture: the guest stands still --- */
-
-static bool check_paused(struct vm_saving *s, GError **error)
-{
-    g_autofree char *status = sp_microvm_status(s->instance->qmp, error);
-    if (!status)
-        return false;
-    if (strcmp(status, "paused") == 0)
-        return true;
-    g_set_error(error, SP_ERROR, SP_ERROR_FAILED_PRECONDITION, "the VM's state is %s, not paused",
-                status);
-    return false;
-}
-
 /* A new fd set each time: one that a killed worker has left would still give its old file. */
-static json_int_t pass_state(struct vm_saving *s, GError **error)
+static int64_t pass_state(struct vm_saving *s, GError **error)
 {
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", s->state_fd);
@@ -178,18 +108,95 @@ static json_int_t pass_state(struct vm_saving *s, GError **error)
     return -1;
 }
 
+static bool begin(struct vm_saving *s, GError **error)
+{
+    int64_t private_bytes = 0;
+    s->clock_us = sp_time_monotonic_us();
+    if (!load_facts(s, error))
+        return false;
+    phase_done(s, RECORD);
+    if (s->spec.memory && !sp_vm_saving_look(s, &private_bytes, error))
+        return false;
+    phase_done(s, SCAN);
+    if (!stage(s, private_bytes, error) ||
+        (s->spec.memory && !sp_vm_saving_prepare(s, private_bytes, error)))
+        return false;
+    phase_done(s, RESERVE);
+    if (s->spec.memory) {
+        s->state_set = pass_state(s, error);
+        if (s->state_set < 0 || !sp_vm_saving_copy_ahead(s, error))
+            return false;
+    }
+    phase_done(s, COPY_AHEAD);
+    if (!sync_disk(s, error))
+        return false;
+    phase_done(s, SYNC_DISK);
+    return true;
+}
+
+struct sp_saving *sp_microvm_save_begin(struct sp_instance *instance,
+                                        const struct sp_save_spec *spec, GError **error)
+{
+    struct vm_saving *s = g_new0(struct vm_saving, 1);
+    s->instance = (struct sp_vm_instance *)instance;
+    s->vm = (struct sp_microvm *)instance->driver;
+    s->spec = *spec;
+    s->delta_fd = s->state_fd = s->shadow_fd = -1;
+    s->state_set = -1;
+    if (begin(s, error))
+        return (struct sp_saving *)s;
+    g_prefix_error(error, "save: ");
+    sp_microvm_save_free((struct sp_saving *)s);
+    return NULL;
+}
+
+void sp_microvm_save_free(struct sp_saving *saving)
+{
+    struct vm_saving *s = (struct vm_saving *)saving;
+    if (!s)
+        return;
+    if (s->state_set >= 0)
+        sp_qmp_run(s->instance->qmp, "remove-fd",
+                   json_pack("{s:I}", "fdset-id", (json_int_t)s->state_set), -1, REMOVE_TIMEOUT_MS,
+                   NULL);
+    s->instance->stopped = false;
+    g_clear_pointer(&s->instance->qmp, sp_qmp_free);
+    sp_close_fdp(&s->delta_fd);
+    sp_close_fdp(&s->state_fd);
+    sp_close_fdp(&s->shadow_fd);
+    sp_tracker_free(s->tracker);
+    sp_page_map_clear(&s->captured_pages);
+    sp_saved_staging_free(s->staging);
+    sp_page_map_clear(&s->map);
+    sp_vm_facts_clear(&s->facts);
+    sp_record_clear(&s->record);
+    sp_vm_host_unref(s->host);
+    g_free(s);
+}
+
+/* --- capture: the guest stands still --- */
+
+/* Asking takes a turn of QEMU's main loop, so not when pause() has just asked. */
+static bool check_paused(struct vm_saving *s, GError **error)
+{
+    if (s->instance->stopped)
+        return true;
+    g_autofree char *status = sp_microvm_status(s->instance->qmp, error);
+    if (!status)
+        return false;
+    if (strcmp(status, "paused") == 0)
+        return true;
+    g_set_error(error, SP_ERROR, SP_ERROR_FAILED_PRECONDITION, "the VM's state is %s, not paused",
+                status);
+    return false;
+}
+
 static bool save_state(struct vm_saving *s, GError **error)
 {
-    struct sp_qmp *qmp = s->instance->qmp;
-    json_int_t set = pass_state(s, error);
-    if (set < 0)
-        return false;
-    g_autofree char *name = g_strdup_printf("/dev/fdset/%" JSON_INTEGER_FORMAT, set);
+    g_autofree char *name = g_strdup_printf("/dev/fdset/%" G_GINT64_FORMAT, s->state_set);
     /* live: without it the disks would be given up for a receiver to take over. */
-    return sp_qmp_run(qmp, "xen-save-devices-state",
+    return sp_qmp_run(s->instance->qmp, "xen-save-devices-state",
                       json_pack("{s:s, s:b}", "filename", name, "live", 0), -1, QMP_TIMEOUT_MS,
-                      error) &&
-           sp_qmp_run(qmp, "remove-fd", json_pack("{s:I}", "fdset-id", set), -1, QMP_TIMEOUT_MS,
                       error);
 }
 
@@ -200,6 +207,7 @@ static bool capture_memory(struct vm_saving *s, GError **error)
     phase_done(s, STATE);
     g_autoptr(GArray) runs = sp_vm_saving_rest(s, error);
     phase_done(s, PAGES);
+    s->rest_pages = runs ? sp_page_runs_total(runs) : 0;
     bool ok = runs && sp_vm_saving_copy(s, runs, error);
     phase_done(s, COPY_MEMORY);
     return ok;

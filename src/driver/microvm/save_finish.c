@@ -188,6 +188,8 @@ bool sp_microvm_save_finish(struct sp_saving *saving, struct sp_saved_result *re
         g_set_error(error, SP_ERROR, SP_ERROR_INTERNAL, "save: nothing was captured");
         return false;
     }
+    /* From here on the guest need not pay for it. */
+    g_clear_pointer(&s->tracker, sp_tracker_free);
     struct sp_saved_manifest manifest = describe(s);
     int64_t start_us = sp_time_monotonic_us();
     bool ok = add_files(s, &manifest, error);

@@ -30,6 +30,7 @@ struct vm_saving {
     struct sp_guest_ram ram;
     struct sp_page_map map;
     int delta_fd, state_fd;
+    int64_t state_set; /* QEMU's fd set for state_fd; -1: none */
     /* Pages go into shadow_fd first, a memfd, so that the guest need not wait for the file system;
      * or straight into the delta: shadow_fd = -1. `whole`: the shadow began as what the VM maps, so
      * that in the end it is all of the guest's RAM, for copies of it to map. */
@@ -38,6 +39,7 @@ struct vm_saving {
     bool copied_ahead;                 /* pages were copied before, perhaps others than now */
     struct sp_page_map captured_pages; /* from the VM; `map` begins as that of an older delta */
     struct sp_tracker *tracker;        /* NULL: writes are not tracked */
+    uint64_t rest_pages;               /* that were left for the pause */
     int64_t disk_data_bytes;
     bool captured;
     int64_t phase_us[N_PHASES];

@@ -41,8 +41,8 @@ static struct sockaddr_un address(void)
     return (struct sockaddr_un){.sun_family = AF_UNIX, .sun_path = "\0counter"};
 }
 
-/* mb of random bytes that stay, dirty_mb that are written again every 10 ms. */
-static int serve(int sock, size_t mb, size_t dirty_mb)
+/* mb of random bytes that stay; of dirty_mb some pages are written again every 10 ms. */
+static int serve(int sock, size_t mb, size_t dirty_mb, unsigned pages)
 {
     unsigned char *blob = malloc(mb << 20), *set = calloc(dirty_mb + 1, 1 << 20);
     unsigned long counter = 0;
@@ -55,7 +55,7 @@ static int serve(int sock, size_t mb, size_t dirty_mb)
         struct pollfd p = {.fd = sock, .events = POLLIN};
         if (poll(&p, 1, 10) <= 0) {
             counter++;
-            for (unsigned i = 0; dirty_mb > 0 && i < 128; i++, at++)
+            for (unsigned i = 0; dirty_mb > 0 && i < pages; i++, at++)
                 set[at % (dirty_mb << 8) << 12] = (unsigned char)counter;
             continue;
         }
@@ -76,7 +76,8 @@ static int start_counter(int argc, char **argv)
     if (bind(sock, (struct sockaddr *)&a, sizeof a) < 0)
         return 1;
     return serve(sock, argc > 2 ? strtoul(argv[2], NULL, 10) : 8,
-                 argc > 3 ? strtoul(argv[3], NULL, 10) : 0);
+                 argc > 3 ? strtoul(argv[3], NULL, 10) : 0,
+                 argc > 4 ? (unsigned)strtoul(argv[4], NULL, 10) : 128);
 }
 
 static int ask_counter(void)

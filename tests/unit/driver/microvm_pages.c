@@ -91,44 +91,89 @@ static void compare_scans(struct world *w, struct clone *c)
     g_assert_cmpint(memcmp(a->data, b->data, a->len * sizeof(struct sp_page_run)), ==, 0);
 }
 
-/* A guest that writes its memory and its disk while it is saved, again and again: not one page is
- * missed, whichever way is taken. */
-static void check_every_page(bool tracked)
+/* Saved again and again. */
+static void check_rounds(struct world *w, struct clone *c, unsigned rounds, bool tracked)
 {
-    struct world w;
-    struct clone c;
+    const struct sp_driver_ops *ops = w->driver->ops;
     g_autoptr(GError) error = NULL;
-    world_open(&w);
-    const struct sp_driver_ops *ops = w.driver->ops;
-    ((struct sp_microvm *)w.driver)->untracked = !tracked;
-    clone_create(&w, &c, 1, NULL, NULL);
-    struct sp_boot_talk *talk = saved_identify(&w, &c);
-    const char *counter[] = {"/bin/tool", "counter", "8", "24", NULL};
-    const char *churn[] = {"/bin/tool", "churn", NULL};
-    g_assert_true(sp_boot_talk_start(talk, "counter", counter, "root", 5000, NULL));
-    g_assert_true(sp_boot_talk_start(talk, "churn", churn, "root", 5000, NULL));
-    saved_look(talk);
-    for (unsigned i = 0; i < 6; i++) {
+    for (unsigned i = 0; i < rounds; i++) {
         struct sp_save_spec spec = {.saved_name = SNAPSHOT, .memory = true, .durable = i % 2};
         struct sp_saved_result result;
         g_usleep(200000);
-        struct sp_saving *saving = ops->save_begin(c.instance, &spec, &error);
+        struct sp_saving *saving = ops->save_begin(c->instance, &spec, &error);
         g_assert_no_error(error);
         g_assert_cmpint(((struct vm_saving *)saving)->tracker != NULL, ==, tracked);
-        g_assert_true(ops->pause(c.instance, NULL)); /* no HOLD: right in the middle of things */
+        g_assert_true(ops->pause(c->instance, NULL)); /* no HOLD: right in the middle of things */
         ops->save_capture(saving, &error);
         g_assert_no_error(error);
         ops->save_finish(saving, &result, NULL, NULL, &error);
         g_assert_no_error(error);
         ops->save_free(saving);
-        compare_scans(&w, &c);
-        compare_memory(&w, &c, SNAPSHOT);
-        g_assert_true(ops->resume(c.instance, NULL));
-        saved_remove(&w, SNAPSHOT);
+        compare_scans(w, c);
+        compare_memory(w, c, SNAPSHOT);
+        g_assert_true(ops->resume(c->instance, NULL));
+        saved_remove(w, SNAPSHOT);
     }
+}
+
+/* A VM that writes its memory and its disk all the time. */
+static struct sp_boot_talk *make_busy(struct world *w, struct clone *c)
+{
+    const char *counter[] = {"/bin/tool", "counter", "8", "24", NULL};
+    const char *churn[] = {"/bin/tool", "churn", NULL};
+    clone_create(w, c, 1, NULL, NULL);
+    struct sp_boot_talk *talk = saved_identify(w, c);
+    g_assert_true(sp_boot_talk_start(talk, "counter", counter, "root", 5000, NULL));
+    g_assert_true(sp_boot_talk_start(talk, "churn", churn, "root", 5000, NULL));
+    saved_look(talk);
+    return talk;
+}
+
+/* By hand more: SPACE_TEST_ROUNDS. */
+static unsigned rounds(void)
+{
+    const char *given = g_getenv("SPACE_TEST_ROUNDS");
+    return given ? (unsigned)g_ascii_strtoull(given, NULL, 10) : 6;
+}
+
+/* A guest that writes while it is saved: not one page is missed, whichever way is taken. */
+static void check_every_page(bool tracked)
+{
+    struct world w;
+    struct clone c;
+    world_open(&w);
+    ((struct sp_microvm *)w.driver)->untracked = !tracked;
+    struct sp_boot_talk *talk = make_busy(&w, &c);
+    check_rounds(&w, &c, rounds(), tracked);
     saved_look(talk);
     sp_boot_talk_free(talk);
     clone_destroy(&w, &c);
+    saved_end(&w);
+}
+
+/* The same of a VM that another worker made, of a copy, and of one that woke with its delta. */
+static void check_others(void)
+{
+    static const char origin_form[] = "snp_01hzy0000000000000000000bb";
+    struct world w;
+    struct clone c, other;
+    world_open(&w);
+    struct sp_boot_talk *talk = make_busy(&w, &c);
+    saved_must(&w, &c, talk, origin_form, true, false);
+    saved_go_on(&w, &c, talk);
+    sp_boot_talk_free(talk);
+    saved_adopt(&w, &c, false);
+    check_rounds(&w, &c, rounds() / 2, true);
+    clone_destroy(&w, &c);
+    for (unsigned use = SP_SAVED_WAKE; use <= SP_SAVED_COPY; use++) {
+        saved_make(&w, &other, origin_form, use, 2 + use);
+        talk = saved_identify(&w, &other);
+        check_rounds(&w, &other, rounds() / 2, true);
+        saved_look(talk);
+        sp_boot_talk_free(talk);
+        clone_destroy(&w, &other);
+    }
+    saved_remove(&w, origin_form);
     saved_end(&w);
 }
 
@@ -138,15 +183,26 @@ static void test_every_page(void)
         check_every_page(false);
 }
 
-static void test_every_page_tracked(void)
+static bool skip_tracked(void)
 {
     if (saved_skip())
-        return;
-    if (!sp_tracker_possible(NULL)) {
-        g_test_skip("NOT TESTED: this kernel cannot track writes (Linux 6.7)");
-        return;
-    }
-    check_every_page(true);
+        return true;
+    if (sp_tracker_possible(NULL))
+        return false;
+    g_test_skip("NOT TESTED: this kernel cannot track writes (Linux 6.7)");
+    return true;
+}
+
+static void test_every_page_tracked(void)
+{
+    if (!skip_tracked())
+        check_every_page(true);
+}
+
+static void test_every_page_of_others(void)
+{
+    if (!skip_tracked())
+        check_others();
 }
 
 int main(int argc, char **argv)
@@ -156,5 +212,6 @@ int main(int argc, char **argv)
     g_test_init(&argc, &argv, NULL);
     g_test_add_func("/microvm/saved/every_page", test_every_page);
     g_test_add_func("/microvm/saved/every_page_tracked", test_every_page_tracked);
+    g_test_add_func("/microvm/saved/every_page_of_others", test_every_page_of_others);
     return g_test_run();
 }
