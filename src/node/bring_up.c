@@ -84,6 +84,7 @@ static bool make(struct sp_sandbox *sandbox, struct sp_making *m, GError **error
     if (!check_saved(m, &with_memory, error) || !take_slot(sandbox, error))
         return false;
     m->slot = (unsigned)sandbox->slot;
+    m->slot_at = &sandbox->slot;
     reset_gone(sandbox);
     return sp_failpoint("create.before_dirs", error) && sp_making_dirs(m, error) &&
            sp_failpoint("create.before_driver", error) && sp_making_instance(m, error) &&

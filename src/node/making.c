@@ -11,6 +11,7 @@
 #include "base/time.h"
 #include "disk/template.h"
 #include "node/drivers.h"
+#include "node/pool.h"
 
 /* A guest without KVM on a busy machine takes its time. */
 #define AGENT_READY_MS 60000
@@ -71,6 +72,22 @@ bool sp_making_dirs(struct sp_making *m, GError **error)
     return true;
 }
 
+/* The driver may have taken a VMM that was started ahead: its slot is the owner's now, and the one
+ * that was meant is free. */
+static void settle_slot(struct sp_making *m)
+{
+    unsigned real = m->driver->ops->slot ? m->driver->ops->slot(m->instance) : m->slot;
+    if (real == m->slot || real == G_MAXUINT || !m->slot_at)
+        return;
+    struct sp_table *table = m->node->table;
+    g_mutex_lock(&table->lock);
+    *m->slot_at = (int)real;
+    sp_slots_release(&table->slots, m->slot);
+    g_mutex_unlock(&table->lock);
+    m->slot = real;
+    sp_pool_vmm_taken(m->node->pool, real);
+}
+
 bool sp_making_instance(struct sp_making *m, GError **error)
 {
     int64_t began = sp_time_monotonic_us();
@@ -91,6 +108,8 @@ bool sp_making_instance(struct sp_making *m, GError **error)
         .saved_use = m->saved_use,
     };
     m->instance = m->driver->ops->create(m->driver, &spec, add_step, m->steps, error);
+    if (m->instance)
+        settle_slot(m);
     return m->instance != NULL;
 }
 

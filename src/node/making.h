@@ -19,6 +19,8 @@ struct sp_making {
     const char *run_dir; /* absolute */
     const struct sp_sandbox_spec *spec;
     unsigned slot;
+    int *slot_at; /* where the owner keeps it, guarded by the table's lock: follows when the driver
+                     takes a VMM that was started ahead, which has a slot of its own */
     const char *saved_dir; /* NULL: from the template */
     enum sp_saved_use saved_use;
     json_t *steps;           /* array; NULL: nobody wants to know */

@@ -107,6 +107,7 @@ struct sp_pool *sp_pool_new(struct sp_node *node)
         g_hash_table_new_full(g_str_hash, g_str_equal, NULL, (GDestroyNotify)sp_pool_key_unref);
     pool->names = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
     g_queue_init(&pool->doomed);
+    pool->vmms = g_ptr_array_new();
     if (mkdir(pool->root, 0711) < 0 && errno != EEXIST)
         sp_log(SP_LOG_ERROR, "the directory of the pools cannot be made", "path", pool->root, NULL);
     sp_pool_members_find(pool, &pool->doomed);
@@ -198,10 +199,10 @@ bool sp_pool_stop(struct sp_pool *pool, int64_t timeout_ms)
     bool done = drain(pool, deadline_ms);
     /* Members that were being made come to be doomed, too. */
     g_mutex_lock(&pool->lock);
-    while (pool->filling > 0 &&
+    while ((pool->filling > 0 || pool->starting) &&
            g_cond_wait_until(&pool->changed, &pool->lock, deadline_ms * 1000)) {
     }
-    bool filling = pool->filling > 0;
+    bool filling = pool->filling > 0 || pool->starting;
     g_mutex_unlock(&pool->lock);
     if (!done || filling)
         return false;
@@ -217,6 +218,9 @@ void sp_pool_free(struct sp_pool *pool)
         sp_pool_member_release(member);
         sp_pool_member_free(member);
     }
+    for (guint i = 0; i < pool->vmms->len; i++)
+        sp_pool_vmm_free(pool->vmms->pdata[i]);
+    g_ptr_array_unref(pool->vmms);
     g_hash_table_destroy(pool->keys);
     g_hash_table_destroy(pool->names);
     g_mutex_clear(&pool->lock);
@@ -269,6 +273,10 @@ static unsigned forget(struct sp_pool *pool, const char *digest)
             continue;
         key->forgotten = true;
         members += key->members;
+    }
+    for (guint i = 0; i < pool->vmms->len; i++) {
+        struct sp_pool_vmm *vmm = pool->vmms->pdata[i];
+        members += !vmm->missing_ms && strcmp(vmm->key->spec->template_digest, digest) == 0;
     }
     return members;
 }
@@ -327,6 +335,8 @@ char **sp_pool_names(struct sp_pool *pool)
     g_hash_table_iter_init(&iter, pool->names);
     while (g_hash_table_iter_next(&iter, &name, NULL))
         g_ptr_array_add(names, g_strdup(name));
+    for (guint i = 0; i < pool->vmms->len; i++)
+        g_ptr_array_add(names, g_strdup(((struct sp_pool_vmm *)pool->vmms->pdata[i])->name));
     g_mutex_unlock(&pool->lock);
     g_ptr_array_add(names, NULL);
     return (char **)g_ptr_array_free(names, FALSE);

@@ -45,6 +45,10 @@ bool sp_pool_claim(struct sp_pool *pool, struct sp_making *making);
  * all are gone yet. */
 bool sp_pool_forget_template(struct sp_pool *pool, const char *digest, GError **error);
 
+/* A create or a wake has taken the VMM that was started ahead with this slot: the slot is the
+ * sandbox's now. NULL pool: nothing happens. */
+void sp_pool_vmm_taken(struct sp_pool *pool, unsigned slot);
+
 /* [{template_digest, isolation, cpus, memory_mb, disk_mb, pids, ready, filling, low, high, hits,
  * misses}] */
 json_t *sp_pool_to_json(struct sp_pool *pool);

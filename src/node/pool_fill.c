@@ -93,10 +93,18 @@ static void settle(struct sp_pool *pool, struct sp_pool_key *key, struct sp_pool
 
 void sp_pool_fill(void *data, void *user)
 {
-    struct sp_pool_key *key = data;
+    struct sp_pool_job *job = data;
+    struct sp_pool_key *key = job->key;
     struct sp_pool *pool = user;
+    bool vmm = job->vmm;
+    g_free(job);
     /* Of this thread only (setpriority(2), NOTES): creates come first. */
     setpriority(PRIO_PROCESS, (id_t)gettid(), MAKER_NICE);
+    if (vmm) {
+        sp_pool_vmm_start(pool, key);
+        sp_pool_key_unref(key);
+        return;
+    }
     struct sp_pool_member *member = sp_pool_member_new(pool, key);
     g_mutex_lock(&pool->lock);
     member->stamp = pool->stamp;
@@ -201,6 +209,14 @@ static void weed(struct sp_pool *pool, struct sp_pool_key *key)
         g_queue_push_tail(&pool->doomed, g_queue_pop_head(&key->ready));
 }
 
+/* The reference passes to the job. */
+static void push(struct sp_pool *pool, struct sp_pool_key *key, bool vmm)
+{
+    struct sp_pool_job *job = g_new0(struct sp_pool_job, 1);
+    *job = (struct sp_pool_job){key, vmm};
+    g_thread_pool_push(pool->makers, job, NULL);
+}
+
 static void fill(struct sp_pool *pool, struct sp_pool_key *key, int64_t now_ms)
 {
     unsigned have = key->ready.length + key->filling;
@@ -213,7 +229,7 @@ static void fill(struct sp_pool *pool, struct sp_pool_key *key, int64_t now_ms)
         have++;
         key->filling++;
         pool->filling++;
-        g_thread_pool_push(pool->makers, sp_pool_key_ref(key), NULL);
+        push(pool, sp_pool_key_ref(key), false);
     }
 }
 
@@ -234,6 +250,11 @@ static void plan(struct sp_pool *pool)
         weed(pool, keys->pdata[i]);
         if (!pool->stopping)
             fill(pool, keys->pdata[i], now);
+    }
+    struct sp_pool_key *key = pool->stopping ? NULL : sp_pool_vmm_needed(pool);
+    if (key) {
+        pool->starting = true;
+        push(pool, key, true);
     }
     g_hash_table_foreach_remove(pool->keys, is_dead_key, &now);
 }
@@ -285,6 +306,7 @@ void *sp_pool_thread(void *data)
     while (!pool->stopping) {
         look_around(pool, &looked_ms);
         destroy_doomed(pool, &retry_ms);
+        sp_pool_vmms_weed(pool);
         if (pool->stopping)
             break;
         plan(pool);

@@ -41,28 +41,34 @@ static void on_gone(void *data)
     g_mutex_unlock(&member->pool->lock);
 }
 
-static bool take_slot(struct sp_pool_member *member, GError **error)
+int sp_pool_take_slot(struct sp_pool *pool)
 {
-    struct sp_table *table = member->pool->node->table;
+    struct sp_table *table = pool->node->table;
+    int slot = -1;
     g_mutex_lock(&table->lock);
     /* Most blocks are for sandboxes. */
     if (table->slots.n_used < SP_SLOTS / 4 * 3)
-        member->slot = sp_slots_take(&table->slots);
+        slot = sp_slots_take(&table->slots);
     g_mutex_unlock(&table->lock);
+    return slot;
+}
+
+void sp_pool_release_slot(struct sp_pool *pool, int slot)
+{
+    struct sp_table *table = pool->node->table;
+    g_mutex_lock(&table->lock);
+    if (slot >= 0)
+        sp_slots_release(&table->slots, (unsigned)slot);
+    g_mutex_unlock(&table->lock);
+}
+
+static bool take_slot(struct sp_pool_member *member, GError **error)
+{
+    member->slot = sp_pool_take_slot(member->pool);
     if (member->slot >= 0)
         return true;
     g_set_error(error, SP_ERROR, SP_ERROR_UNAVAILABLE, "the node has too many sandboxes for pools");
     return false;
-}
-
-static void release_slot(struct sp_pool_member *member)
-{
-    struct sp_table *table = member->pool->node->table;
-    g_mutex_lock(&table->lock);
-    if (member->slot >= 0)
-        sp_slots_release(&table->slots, (unsigned)member->slot);
-    member->slot = -1;
-    g_mutex_unlock(&table->lock);
 }
 
 /* From here on it takes no CPU. A tier without HOLD and pause just idles. */
@@ -103,6 +109,7 @@ static bool make(struct sp_pool_member *member, struct sp_making *m, GError **er
     if (!sp_making_template(m, error) || !take_slot(member, error))
         return false;
     m->slot = (unsigned)member->slot;
+    m->slot_at = &member->slot;
     bool made = sp_making_dirs(m, error) && sp_failpoint("pool.dirs", error) &&
                 sp_making_instance(m, error);
     member->instance = m->instance;
@@ -151,7 +158,8 @@ bool sp_pool_member_destroy(struct sp_pool_member *member)
                      member->name, NULL);
         return false;
     }
-    release_slot(member);
+    sp_pool_release_slot(member->pool, member->slot);
+    member->slot = -1;
     return true;
 }
 

@@ -22,6 +22,7 @@ struct sp_pool_key {
     bool below;       /* it was below low, and has not been up to high since */
     unsigned failures;
     int64_t retry_ms; /* monotonic: not before */
+    int64_t vmm_retry_ms;
     int64_t hits, misses;
 };
 
@@ -40,6 +41,17 @@ struct sp_pool_member {
     uint64_t stamp;
 };
 
+/* A VMM that the driver has started ahead. It is in use by a create as soon as the driver takes it;
+ * then its directory is gone, and soon its slot is claimed. */
+struct sp_pool_vmm {
+    struct sp_pool_key *key; /* a reference */
+    char name[SP_ID_MAX];
+    char *run_dir;
+    int slot;
+    uint64_t stamp;
+    int64_t missing_ms; /* monotonic: its directory has been seen to be gone; 0: it is there */
+};
+
 struct sp_pool {
     struct sp_node *node;
     char *root; /* <state>/run/pool */
@@ -52,6 +64,8 @@ struct sp_pool {
     GHashTable *keys;   /* text → struct sp_pool_key *, a reference each */
     GHashTable *names;  /* of all members that exist, owned */
     unsigned leftovers; /* members of an earlier worker that exist */
+    GPtrArray *vmms;    /* struct sp_pool_vmm *, owned */
+    bool starting;      /* one more of these is being started */
     GQueue doomed;      /* struct sp_pool_member *: to be destroyed by the thread */
     unsigned filling;   /* of all keys */
     bool stopping;
@@ -62,6 +76,12 @@ struct sp_pool {
     /* What the thread has found last, guarded by the lock. */
     uint64_t stamp; /* of what members are made with */
     int64_t available_bytes, free_disk_bytes;
+};
+
+/* What a maker is to do: one more member, or one more VMM started ahead. */
+struct sp_pool_job {
+    struct sp_pool_key *key; /* a reference */
+    bool vmm;
 };
 
 struct sp_pool_key *sp_pool_key_ref(struct sp_pool_key *key);
@@ -86,9 +106,21 @@ void sp_pool_member_free(struct sp_pool_member *member);
 /* The left-overs of an earlier worker as members to be destroyed; their slots are claimed. */
 void sp_pool_members_find(struct sp_pool *pool, GQueue *ret);
 
+int sp_pool_take_slot(struct sp_pool *pool); /* -1: none for pools */
+void sp_pool_release_slot(struct sp_pool *pool, int slot);
+
+/* --- pool_vmm.c */
+/* Starts one ahead for this key. Blocks. */
+void sp_pool_vmm_start(struct sp_pool *pool, struct sp_pool_key *key);
+/* Which key needs one more, a reference; NULL: none. The lock is held. */
+struct sp_pool_key *sp_pool_vmm_needed(struct sp_pool *pool);
+/* Removes those that nobody will take, releasing the lock meanwhile. */
+void sp_pool_vmms_weed(struct sp_pool *pool);
+void sp_pool_vmm_free(struct sp_pool_vmm *vmm);
+
 /* --- pool_fill.c: the thread, and the makers */
 void *sp_pool_thread(void *pool);
-void sp_pool_fill(void *key, void *pool);
+void sp_pool_fill(void *job, void *pool);
 /* Waits while creates are under way, for some seconds at most; false when the pool stops. */
 bool sp_pool_wait_turn(struct sp_pool *pool);
 /* Gives a member to the thread to be destroyed. */

@@ -65,6 +65,7 @@ static bool start(struct waking *w, GError **error)
         !check_form(w, error) || !take_slot(w->sandbox, error))
         return false;
     m->slot = (unsigned)w->sandbox->slot;
+    m->slot_at = &w->sandbox->slot;
     return sp_failpoint("wake.before_create", error) && sp_making_instance(m, error) &&
            sp_failpoint("wake.created", error) && sp_sandbox_check_wanted(w->sandbox, error) &&
            sp_making_link(m, error) && sp_failpoint("wake.linked", error) &&

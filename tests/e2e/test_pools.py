@@ -144,8 +144,9 @@ def test_claimed_is_like_made(pooled, tier, body):
 
 def test_unknown_user_fails_as_without_a_pool(pooled, tier):
     fill(pooled, tier, 1)
-    answer = pooled.api().call("POST", "/v1/sandboxes", {"isolation": tier, "user": "nobody-here"}, headers={"Prefer": "wait=120"}, timeout=150)
-    assert answer["operation"]["state"] == "failed" and "nobody-here" in answer["operation"]["error"]["message"], answer
+    status, answer, _ = pooled.api().request("POST", "/v1/sandboxes", {"isolation": tier, "user": "nobody-here"},
+                                             headers={"Prefer": "wait=120"}, timeout=150)
+    assert status == 503 and "nobody-here" in answer["operation"]["error"]["message"], answer
     pooled.api().delete(answer["sandbox"]["id"])
 
 
@@ -165,8 +166,9 @@ def test_claimed_ones_share_no_secret(pooled, tier):
 
 def test_members_are_in_no_list(pooled, tier):
     fill(pooled, tier, 1)
-    ids = {box["id"] for box in pooled.api().get("/v1/sandboxes?limit=100")["items"]}
-    assert ids == set() and members(pooled)
+    records = [(pooled.state / "run" / "pool" / m / "instance.ini").read_text() for m in members(pooled)]
+    ids = {re.search(r"^id=(\w+)", record, re.M).group(1) for record in records}
+    assert ids and not ids & set(pooled.api().live())
 
 
 def test_dead_members_make_no_create_fail(pooled, tier):
@@ -198,17 +200,18 @@ def test_killed_worker_leaves_no_members(pooled, tier):
 
 @pytest.mark.slow
 def test_burst_of_creates(pooled, tier):
-    """A hundred at once, where ten are ready: the ten go first, and none fails."""
+    """A hundred at once (of VMs fifty: without KVM each boots on two cores), where ten are ready: none fails."""
+    n = 100 if tier == "container" else 50
     pooled.stop()
     start(pooled, 10)
     api = pooled.api()
     fill(pooled, tier, 10)
     with concurrent.futures.ThreadPoolExecutor(100) as threads:
-        boxes = list(threads.map(lambda _: create(pooled, tier, wait=300), range(100)))
+        boxes = list(threads.map(lambda _: create(pooled, tier, wait=300), range(n)))
     assert sum(from_pool for _, from_pool in boxes) >= 10
     with concurrent.futures.ThreadPoolExecutor(10) as threads:
         names = list(threads.map(lambda b: api.exec(b[0]["id"], "cat", "/etc/hostname")["stdout"].strip(), boxes))
-    assert len(set(names)) == 100
+    assert len(set(names)) == n
     with concurrent.futures.ThreadPoolExecutor(20) as threads:
         list(threads.map(lambda b: api.delete(b[0]["id"], 300), boxes))
 

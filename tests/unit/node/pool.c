@@ -622,7 +622,9 @@ static void test_template_goes(void)
     w.driver->create_us = 50000;
     world_start(&w);
     demand(&w, 1);
-    g_assert_true(wait_number(&w, "ready", 1)); /* and more are being made */
+    for (int i = 0; i < 1000 && number(&w, "ready") == 0; i++)
+        g_usleep(10000);
+    g_assert_cmpint(number(&w, "ready"), >=, 1); /* and perhaps more are being made */
     g_assert_true(sp_pool_forget_template(w.pool, "sha256:" DIGEST_HEX, NULL));
     g_assert_cmpuint(n_entries(&w, "pool"), ==, 0);
     unsigned creates = w.driver->creates;
