@@ -102,17 +102,21 @@ static bool all_steps(struct sp_db_tx *tx, const char *operation_id, const char 
     return true;
 }
 
+/* The operation has ended well. A rollback moves the sandbox in the tree of snapshots, once: a report
+ * that is repeated must not undo what came after it. */
 static bool succeed(struct sp_db_tx *tx, const struct sp_sandbox_row *s,
                     const struct sp_observation *o, GError **error)
 {
     g_autofree char *steps = NULL;
-    if (!all_steps(tx, s->operation_id, o->steps, &steps, error) ||
-        !sp_tx_operation_end(tx, s->operation_id, NULL, NULL, steps, error))
-        return false;
-    return s->rollback_generation != s->generation ||
-           sp_db_run(tx, NULL, error,
-                     "UPDATE sandboxes SET head_snapshot_id = rollback_snapshot_id WHERE id = $1",
-                     "t", s->id);
+    bool rolled_back = s->rollback_generation == s->generation;
+    return (!rolled_back ||
+            sp_db_run(tx, NULL, error,
+                      "UPDATE sandboxes SET head_snapshot_id = rollback_snapshot_id WHERE id = $1"
+                      " AND EXISTS (SELECT 1 FROM operations o WHERE o.id = $2"
+                      " AND o.state IN ('pending', 'running'))",
+                      "tt", s->id, s->operation_id)) &&
+           all_steps(tx, s->operation_id, o->steps, &steps, error) &&
+           sp_tx_operation_end(tx, s->operation_id, NULL, NULL, steps, error);
 }
 
 /* The wanted change could not be made; the sandbox is in the state that was reported. When it was

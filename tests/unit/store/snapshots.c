@@ -319,6 +319,38 @@ static void test_tenants(struct fixture *f, gconstpointer data)
     g_assert_cmpint(state_of(f, made.resource_id), ==, SP_SNAPSHOT_DELETING);
 }
 
+static char *head_of(struct fixture *f, const char *id)
+{
+    struct sp_sandbox_row *s = fixture_sandbox(f, id);
+    char *head = g_strdup(s->head_snapshot_id);
+    sp_sandbox_row_free(s);
+    return head;
+}
+
+/* A worker repeats its reports (after its restart, for one): only the first one of a rollback moves
+ * the sandbox in the tree. */
+static void test_repeated_report_of_a_rollback(struct fixture *f, gconstpointer data)
+{
+    g_autofree char *id = running(f);
+    struct sp_replay first = take(f, id), second;
+    char op[SP_ID_MAX];
+    report(f, first.resource_id, SP_SNAPSHOT_READY);
+    struct sp_change_new rollback = {.change = SP_CHANGE_ROLLBACK,
+                                     .snapshot_id = first.resource_id};
+    g_assert_true(sp_store_sandbox_change(f->store, "t1", id, &rollback, NULL, op, NULL));
+    fixture_report(f, id, 2, SP_STATE_RUNNING);
+    second = take(f, id);
+    report(f, second.resource_id, SP_SNAPSHOT_READY);
+    fixture_report(f, id, 2, SP_STATE_RUNNING);
+    g_autofree char *head = head_of(f, id);
+    g_assert_cmpstr(head, ==, second.resource_id);
+    g_assert_true(sp_store_snapshot_delete(f->store, "t1", first.resource_id, NULL, op, NULL));
+    g_assert_true(sp_store_snapshot_delete(f->store, "t1", second.resource_id, NULL, op, NULL));
+    fixture_report(f, id, 2, SP_STATE_RUNNING);
+    g_autofree char *none = head_of(f, id);
+    g_assert_null(none);
+}
+
 #define ADD(path, fn) g_test_add(path, struct fixture, NULL, set_up, fn, fixture_tear_down)
 
 int main(int argc, char **argv)
@@ -330,6 +362,7 @@ int main(int argc, char **argv)
     ADD("/snapshots/fork_released_by_the_sweep", test_fork_released_by_the_sweep);
     ADD("/snapshots/fork_without_snapshot", test_fork_without_snapshot);
     ADD("/snapshots/tree", test_tree);
+    ADD("/snapshots/repeated_report_of_a_rollback", test_repeated_report_of_a_rollback);
     ADD("/snapshots/tenants", test_tenants);
     return g_test_run();
 }
