@@ -307,8 +307,7 @@ static void one_round(struct fixture *f, unsigned *missing)
     g_usleep(2000);
     stop(f);
     *missing += differing(f, &copy);
-    uint64_t rest = copy_written(f, &copy, false);
-    g_assert_cmpuint(rest, <, RAM_PAGES / 2);
+    copy_written(f, &copy, false);
     g_assert_cmpuint(differing(f, &copy), ==, 0);
     g_assert_cmpint(kill(f->pid, SIGCONT), ==, 0);
     copy_close(&copy);
