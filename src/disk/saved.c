@@ -42,6 +42,13 @@ bool sp_saved_exists(const struct sp_volume *volume, const char *name)
     return access(manifest, F_OK) == 0;
 }
 
+bool sp_saved_is_gone(const struct sp_volume *volume, const char *name)
+{
+    g_autofree char *dir = sp_saved_path(volume, name);
+    g_autofree char *manifest = g_build_filename(dir, SP_SAVED_MANIFEST, NULL);
+    return access(manifest, F_OK) < 0 && errno == ENOENT;
+}
+
 int sp_saved_open_folder(const struct sp_volume *volume, const char *folder, GError **error)
 {
     g_autofree char *path = g_build_filename(sp_volume_dir(volume), folder, NULL);

@@ -65,6 +65,8 @@ void sp_saved_manifest_add(struct sp_saved_manifest *manifest, const char *name,
 char *sp_saved_path(const struct sp_volume *volume, const char *name);
 /* Whether the form is there (whole). */
 bool sp_saved_exists(const struct sp_volume *volume, const char *name);
+/* Whether it is certain that there is none: not a disk that cannot be read. */
+bool sp_saved_is_gone(const struct sp_volume *volume, const char *name);
 
 /* --- making one */
 struct sp_saved_staging;

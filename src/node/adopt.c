@@ -70,6 +70,11 @@ static bool adopt_suspended(struct sp_sandbox *sandbox, const struct sp_run_susp
     g_autofree char *dir = sp_saved_path(volume, sandbox->id);
     set_was_running(sandbox);
     if (!sp_saved_exists(volume, sandbox->id)) {
+        if (!sp_saved_is_gone(volume, sandbox->id)) {
+            g_set_error(error, SP_ERROR, SP_ERROR_INTERNAL, "cannot look at the saved form of %s",
+                        sandbox->id);
+            return false;
+        }
         claim_slot(sandbox, suspended->slot);
         set_lost(sandbox, "the saved form of the suspended sandbox is gone");
         return true;
@@ -191,16 +196,24 @@ static bool adopt_live(struct sp_sandbox *sandbox, GError **error)
     return known;
 }
 
-bool sp_adopt(struct sp_sandbox *sandbox, GError **error)
+/* The marks decide what is a leftover and goes. */
+static bool adopt_by_marks(struct sp_sandbox *sandbox, GError **error)
 {
     struct sp_run_suspended suspended;
+    if (!sp_run_dir_can_tell(sandbox->run_dir, error))
+        return false;
+    return sp_run_dir_get_suspended(sandbox->run_dir, &suspended)
+               ? adopt_suspended(sandbox, &suspended, error)
+               : adopt_live(sandbox, error);
+}
+
+bool sp_adopt(struct sp_sandbox *sandbox, GError **error)
+{
     int64_t rollback = sp_run_dir_rollback(sandbox->run_dir);
     g_mutex_lock(&sandbox->node->table->lock);
     sandbox->found.rollback_generation = MAX(sandbox->found.rollback_generation, rollback);
     g_mutex_unlock(&sandbox->node->table->lock);
-    bool known = sp_run_dir_get_suspended(sandbox->run_dir, &suspended)
-                     ? adopt_suspended(sandbox, &suspended, error)
-                     : adopt_live(sandbox, error);
+    bool known = adopt_by_marks(sandbox, error);
     if (!known)
         sp_sandbox_set_presence(sandbox, SP_PRESENCE_UNKNOWN);
     return known;

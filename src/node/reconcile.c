@@ -10,6 +10,7 @@
 #include "node/builds.h"
 #include "node/lifecycle.h"
 #include "node/reconcile_private.h"
+#include "node/run_dir.h"
 #include "node/snapshots.h"
 #include "node/template_drop.h"
 #include "node/upstream.h"
@@ -65,26 +66,39 @@ static bool is_stopping(struct sp_reconciler *reconciler)
     return sp_node_stopping(reconciler->node);
 }
 
+static void scan_one(struct sp_node *node, const char *name)
+{
+    g_autoptr(GError) error = NULL;
+    g_mutex_lock(&node->table->lock);
+    struct sp_sandbox *sandbox = sp_table_get_locked(node->table, node, name);
+    sandbox->found_at_start = true;
+    sandbox->found.presence = SP_PRESENCE_UNKNOWN;
+    sp_sandbox_ref(sandbox);
+    node->table->brake.found++;
+    g_mutex_unlock(&node->table->lock);
+    if (!sp_adopt(sandbox, &error))
+        sp_log_error("cannot tell the state of a sandbox", error, "sandbox", name, NULL);
+    sp_sandbox_unref(sandbox);
+}
+
+/* What is suspended comes last: its slot may be an old one that somebody has who runs. */
 void sp_reconciler_scan(struct sp_reconciler *reconciler)
 {
     struct sp_node *node = reconciler->node;
     g_autoptr(GDir) dir = g_dir_open(node->sandbox_root, 0, NULL);
+    g_autoptr(GPtrArray) suspended = g_ptr_array_new_with_free_func(g_free);
     const char *name;
     while (dir && (name = g_dir_read_name(dir))) {
+        g_autofree char *run_dir = g_build_filename(node->sandbox_root, name, NULL);
         if (!sp_id_valid(name, "sbx"))
             continue;
-        g_mutex_lock(&node->table->lock);
-        struct sp_sandbox *sandbox = sp_table_get_locked(node->table, node, name);
-        sandbox->found_at_start = true;
-        sandbox->found.presence = SP_PRESENCE_UNKNOWN;
-        sp_sandbox_ref(sandbox);
-        node->table->brake.found++;
-        g_mutex_unlock(&node->table->lock);
-        g_autoptr(GError) error = NULL;
-        if (!sp_adopt(sandbox, &error))
-            sp_log_error("cannot tell the state of a sandbox", error, "sandbox", name, NULL);
-        sp_sandbox_unref(sandbox);
+        if (sp_run_dir_has(run_dir, SP_RUN_SUSPENDED))
+            g_ptr_array_add(suspended, g_strdup(name));
+        else
+            scan_one(node, name);
     }
+    for (guint i = 0; i < suspended->len; i++)
+        scan_one(node, suspended->pdata[i]);
 }
 
 /* The members of a row that say what is wanted beside the state; the table's lock is held. */

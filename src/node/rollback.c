@@ -10,6 +10,7 @@
 #include "node/drivers.h"
 #include "node/forms.h"
 #include "node/run_dir.h"
+#include "node/snapshots.h"
 #include "node/steps.h"
 
 /* Whether the snapshot is there and could be woken here. */
@@ -68,6 +69,19 @@ static bool replace(struct sp_sandbox *sandbox, const char *snapshot_id, bool me
     return false;
 }
 
+/* The snapshot is not removed meanwhile: a copy of half of it would be one of a damaged form. */
+static bool copy_held(struct sp_sandbox *sandbox, const char *snapshot_id, bool *ret_memory,
+                      GError **error)
+{
+    struct sp_snapshots *snapshots = sandbox->node->snapshots;
+    if (!sp_snapshots_hold(snapshots, snapshot_id, error))
+        return false;
+    bool fine = check(sandbox, snapshot_id, ret_memory, error) &&
+                replace(sandbox, snapshot_id, *ret_memory, error);
+    sp_snapshots_release(snapshots, snapshot_id);
+    return fine;
+}
+
 bool sp_change_rollback(struct sp_sandbox *sandbox, const char *snapshot_id, int64_t generation,
                         json_t *steps, GError **error)
 {
@@ -75,8 +89,7 @@ bool sp_change_rollback(struct sp_sandbox *sandbox, const char *snapshot_id, int
     bool memory = false;
     g_autoptr(GError) cause = NULL;
     bool fine = sp_failpoint("rollback.before", error) &&
-                check(sandbox, snapshot_id, &memory, error) &&
-                replace(sandbox, snapshot_id, memory, error);
+                copy_held(sandbox, snapshot_id, &memory, error);
     if (fine) {
         sp_steps_since(steps, "copy", began);
         sp_change_let_go(sandbox, memory, steps);

@@ -28,6 +28,13 @@ static int open_dir(const char *run_dir)
     return open(run_dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 }
 
+/* The directory itself may be so new that its own name is not on the disk yet. */
+static bool sync_names(int dir_fd)
+{
+    SP_CLEANUP(sp_close_fdp) int parent = openat(dir_fd, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return parent >= 0 && fsync(dir_fd) == 0 && fsync(parent) == 0;
+}
+
 static bool put_at(int dir_fd, const char *name, const char *text, bool durable)
 {
     g_autofree char *temporary = g_strconcat(name, ".new", NULL);
@@ -40,7 +47,7 @@ static bool put_at(int dir_fd, const char *name, const char *text, bool durable)
     close(fd);
     errno = saved;
     fine = fine && renameat(dir_fd, temporary, dir_fd, name) == 0;
-    if (fine && durable && fsync(dir_fd) < 0) { /* in force, but perhaps not for long */
+    if (fine && durable && !sync_names(dir_fd)) { /* in force, but perhaps not for long */
         saved = errno;
         unlinkat(dir_fd, name, 0);
         errno = saved;
@@ -78,6 +85,17 @@ bool sp_run_dir_has(const char *run_dir, const char *name)
 {
     g_autofree char *path = g_build_filename(run_dir, name, NULL);
     return access(path, F_OK) == 0;
+}
+
+bool sp_run_dir_can_tell(const char *run_dir, GError **error)
+{
+    static const char *const marks[] = {SP_RUN_READY, SP_RUN_HELD, SP_RUN_SUSPENDED};
+    for (size_t i = 0; i < G_N_ELEMENTS(marks); i++) {
+        g_autofree char *path = g_build_filename(run_dir, marks[i], NULL);
+        if (access(path, F_OK) < 0 && errno != ENOENT)
+            return fail(error, "looking for", run_dir, marks[i]);
+    }
+    return true;
 }
 
 char *sp_run_dir_get(const char *run_dir, const char *name)

@@ -24,6 +24,8 @@ bool sp_run_dir_put(const char *run_dir, const char *name, const char *text, boo
 /* Removes a file; true when there was none. */
 bool sp_run_dir_drop(const char *run_dir, const char *name, bool durable, GError **error);
 bool sp_run_dir_has(const char *run_dir, const char *name);
+/* Whether sp_run_dir_has() can tell of all the marks: none that is there looks as if it were not. */
+bool sp_run_dir_can_tell(const char *run_dir, GError **error);
 /* A small file's text; NULL when there is none or it cannot be read. Free with g_free(). */
 char *sp_run_dir_get(const char *run_dir, const char *name);
 

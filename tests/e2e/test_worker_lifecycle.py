@@ -394,6 +394,67 @@ def test_rollback(rig, state):
     server.change(box, "deleted")
 
 
+def test_snapshot_is_deleted_during_a_rollback_to_it(rig):
+    """It goes when the rollback has it, so the sandbox never becomes half a snapshot."""
+    server, worker = rig
+    box = start_box(server)
+    snapshot = server.want_snapshot(box)
+    server.wait_snapshot(snapshot, "ready")
+    worker.failpoints("rollback.before_copy delay:600\n")
+    generation = server.generation(box) + 1
+    server.want(box, "running", rollback={"snapshot_id": snapshot, "generation": generation})
+    deadline = time.monotonic() + 10
+    while (worker.state / "failpoints").read_text():
+        assert time.monotonic() < deadline, "the rollback did not begin"
+        time.sleep(0.005)
+    server.want_snapshot(snapshot_id=snapshot, desired="deleted")
+    report = server.wait_for("its end", lambda: next((r for r in server.observed if r["id"] == box and r["generation"] == generation), None))
+    assert report["state"] == "running" and "error" not in report
+    server.wait_snapshot(snapshot, "deleted")
+    assert run(worker, box, "echo", "hi")[1]["stdout"] == "hi\n"
+    server.change(box, "deleted")
+
+
+def slot_of(path):
+    return re.search(r"^slot=(\d+)", path.read_text(), re.M)[1]
+
+
+def test_slot_of_what_runs_goes_before_that_of_what_is_suspended(fresh_rig):
+    """A worker killed in a wake that had moved to another slot leaves the old number in the file "suspended", when somebody else may have it."""
+    server, worker = fresh_rig
+    pairs = [(start_box(server), start_box(server)) for _ in range(4)]
+    for asleep, _ in pairs:
+        server.change(asleep, "suspended")
+    worker.kill()
+    for asleep, awake in pairs:
+        other = slot_of(run_dir(worker, awake) / "instance.ini")
+        mark = run_dir(worker, asleep) / "suspended"
+        mark.write_text(re.sub(r"slot=\d+", f"slot={other}", mark.read_text()))
+    worker.start()
+    for asleep, _ in pairs:
+        assert server.change(asleep, "running")["state"] == "running"
+    slots = [slot_of(run_dir(worker, box) / "instance.ini") for pair in pairs for box in pair]
+    assert len(set(slots)) == len(slots), slots
+
+
+def test_mark_that_cannot_be_looked_at_proves_nothing(fresh_rig):
+    server, worker = fresh_rig
+    box = start_box(server)
+    server.change(box, "suspended")
+    worker.kill()
+    mark = run_dir(worker, box) / "suspended"
+    text = mark.read_text()
+    mark.unlink()
+    mark.symlink_to(mark)
+    worker.start()
+    time.sleep(0.5)
+    assert worker.saved() == [box], "the saved form was removed without proof that it is not needed"
+    mark.unlink()
+    mark.write_text(text)
+    assert server.change(box, "running", timeout=30)["state"] == "running"
+    assert run(worker, box, "echo", "hi")[1]["stdout"] == "hi\n"
+
+
 def test_activity(rig):
     server, worker = rig
     box = start_box(server)
