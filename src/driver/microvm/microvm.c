@@ -5,12 +5,12 @@
 #include "base/error.h"
 #include "driver/microvm/accel.h"
 #include "driver/microvm/boot_store.h"
+#include "driver/microvm/copies.h"
 #include "driver/microvm/form.h"
 #include "driver/microvm/guest_ram.h"
 #include "driver/microvm/instance.h"
 #include "driver/microvm/prestart.h"
 #include "driver/launcher.h"
-#include "driver/microvm/source.h"
 #include "driver/microvm/track.h"
 
 #define QEMU "qemu-system-x86_64"
@@ -104,7 +104,7 @@ static bool check_saved(struct sp_driver *driver, const char *saved_dir, GError 
 
 static void forget_saved(struct sp_driver *driver, const char *saved_dir)
 {
-    sp_vm_source_forget((struct sp_microvm *)driver, saved_dir);
+    sp_copies_forget((struct sp_microvm *)driver, saved_dir);
 }
 
 static void driver_free(struct sp_driver *driver)
@@ -188,8 +188,7 @@ struct sp_driver *sp_driver_microvm_new(const struct sp_driver_env *env, GError 
     g_mutex_init(&vm->prestarted_lock);
     vm->prestarted = g_ptr_array_new();
     vm->rams = g_hash_table_new(g_str_hash, g_str_equal);
-    vm->copies =
-        g_hash_table_new_full(g_str_hash, g_str_equal, g_free, (GDestroyNotify)sp_ram_unref);
+    vm->copies = sp_copies_new();
     vm->images =
         g_hash_table_new_full(g_str_hash, g_str_equal, g_free, (GDestroyNotify)sp_boot_image_unref);
     g_autofree char *found = g_find_program_in_path(QEMU);

@@ -40,8 +40,9 @@ struct sp_microvm {
     GMutex rams_lock; /* the table and all counts; nothing is taken under it */
     GHashTable *rams; /* key → struct sp_ram *, without a reference: see ram.h */
 
-    GMutex copies_lock; /* before rams_lock */
-    GHashTable *copies; /* directory of a saved form → struct sp_ram *, see source.h */
+    GMutex copies_lock;    /* before rams_lock */
+    GHashTable *copies;    /* directory of a saved form → its whole RAM, see copies.h */
+    uint64_t copies_clock; /* counts their uses */
 
     GMutex prestarted_lock; /* taken alone */
     GPtrArray *prestarted;  /* see prestart.h */

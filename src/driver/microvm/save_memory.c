@@ -11,6 +11,7 @@
 #include "driver/microvm/resources.h"
 #include "driver/microvm/save_private.h"
 #include "os/cleanup.h"
+#include "os/meminfo.h"
 
 #define MIB INT64_C(1048576)
 /* Copying ahead ends when this little is left, or when it does not get less. */
@@ -75,15 +76,11 @@ static bool link_base(struct vm_saving *s, GError **error)
     return false;
 }
 
-/* Whether the host has the memory for a second copy of that much. */
+/* Whether the host has the memory for a second copy of that much, also when as many savings as
+ * there may be at once ask at the same time. */
 static bool fits_in_memory(int64_t bytes)
 {
-    g_autofree char *text = NULL;
-    if (!g_file_get_contents("/proc/meminfo", &text, NULL, NULL))
-        return false;
-    const char *at = strstr(text, "MemAvailable:");
-    int64_t available = at ? g_ascii_strtoll(at + strlen("MemAvailable:"), NULL, 10) * 1024 : 0;
-    return bytes < available / 4;
+    return bytes < sp_meminfo_available_bytes() / 8;
 }
 
 /* A form that need not be durable is that of a fork: its copies want the whole RAM in a memfd, and

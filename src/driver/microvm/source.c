@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "driver/microvm/copies.h"
 #include "driver/microvm/delta.h"
 #include "driver/microvm/memory.h"
 #include "driver/microvm/resources.h"
@@ -222,15 +223,6 @@ static char *merged_key(const char *base_key, const char *delta_sha256, const ch
     return g_strdup_printf("%s+%s+%s", base_key, delta_sha256, map_sha256);
 }
 
-/* Takes a reference of its own. */
-static void keep_copy(struct sp_microvm *vm, const char *saved_dir, struct sp_ram *ram)
-{
-    g_mutex_lock(&vm->copies_lock);
-    if (g_hash_table_lookup(vm->copies, saved_dir) != ram)
-        g_hash_table_insert(vm->copies, g_strdup(saved_dir), sp_ram_ref(ram));
-    g_mutex_unlock(&vm->copies_lock);
-}
-
 bool sp_vm_source_merge(struct sp_microvm *vm, struct sp_vm_source *source, GError **error)
 {
     const struct sp_saved_manifest *manifest = &source->form.manifest;
@@ -241,7 +233,7 @@ bool sp_vm_source_merge(struct sp_microvm *vm, struct sp_vm_source *source, GErr
     struct sp_ram *ram = sp_ram_get(vm, key, manifest->memory_mb * MIB, fill_merged, &merge, error);
     if (!ram)
         return false;
-    keep_copy(vm, source->form.dir, ram);
+    sp_copies_keep(vm, source->form.dir, ram, sp_copies_budget(vm));
     sp_ram_unref(source->ram);
     source->ram = ram;
     source->way = SP_WAY_COPY;
@@ -260,13 +252,6 @@ void sp_vm_source_offer(struct sp_microvm *vm, const struct sp_saved_manifest *m
     g_autofree char *key = merged_key(base_key, delta->sha256, map->sha256);
     struct sp_ram *ram = sp_ram_put(vm, key, fd, NULL);
     if (ram)
-        keep_copy(vm, saved_dir, ram);
+        sp_copies_keep(vm, saved_dir, ram, sp_copies_budget(vm));
     sp_ram_unref(ram);
-}
-
-void sp_vm_source_forget(struct sp_microvm *vm, const char *saved_dir)
-{
-    g_mutex_lock(&vm->copies_lock);
-    g_hash_table_remove(vm->copies, saved_dir);
-    g_mutex_unlock(&vm->copies_lock);
 }

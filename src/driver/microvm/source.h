@@ -33,8 +33,8 @@ struct sp_vm_source {
  */
 bool sp_vm_source_open(struct sp_microvm *vm, const struct sp_driver_spec *spec,
                        struct sp_vm_source *ret, GError **error);
-/* DELTA becomes COPY: base and delta together, made once for all copies of the form and kept until
- * it is forgotten. Verifies the form, disk and all. */
+/* DELTA becomes COPY: base and delta together, made once for all copies of the form and kept as
+ * copies.h says. Verifies the form, disk and all. */
 bool sp_vm_source_merge(struct sp_microvm *vm, struct sp_vm_source *source, GError **error);
 /* Makes base and delta of a form that was just saved, which are together in the memfd fd (taken
  * over), known to sp_vm_source_merge(). */
@@ -43,6 +43,3 @@ void sp_vm_source_offer(struct sp_microvm *vm, const struct sp_saved_manifest *m
 /* A description of the devices' state with an offset of its own; verified. */
 int sp_vm_source_state(const struct sp_vm_source *source, GError **error);
 void sp_vm_source_clear(struct sp_vm_source *source);
-
-/* The RAM that sp_vm_source_merge() keeps for a form is let go. */
-void sp_vm_source_forget(struct sp_microvm *vm, const char *saved_dir);
