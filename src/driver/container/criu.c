@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -195,6 +196,29 @@ static bool open_images(const char *folder, GError **error)
     return ok;
 }
 
+/* Whether it is a process of the worker's own user. Asked before anything that the process itself
+ * has written: a sandbox could name our directory among its arguments, or have them where reading
+ * never ends. */
+static bool is_own(pid_t pid)
+{
+    g_autofree char *path = g_strdup_printf("/proc/%d/status", (int)pid);
+    g_autofree char *text = NULL;
+    if (!g_file_get_contents(path, &text, NULL, NULL))
+        return false;
+    const char *line = strstr(text, "\nUid:"); /* proc_pid_status(5); the name has no newlines */
+    unsigned real, effective, saved;
+    return line && sscanf(line + 5, "%u %u %u", &real, &effective, &saved) == 3 &&
+           real == geteuid() && effective == geteuid() && saved == geteuid();
+}
+
+bool sp_criu_is_overdue(const char *run_dir)
+{
+    g_autofree char *work = g_build_filename(run_dir, SP_CRIU_WORK, NULL);
+    struct stat st;
+    return stat(work, &st) == 0 &&
+           time(NULL) - st.st_mtim.tv_sec > sp_criu_timeout_ms(INT64_MAX) / 1000;
+}
+
 int sp_criu_left_dump(const char *run_dir)
 {
     g_autofree char *work = g_build_filename(run_dir, SP_CRIU_WORK, NULL);
@@ -208,7 +232,7 @@ int sp_criu_left_dump(const char *run_dir)
         g_autofree char *path = g_strdup_printf("/proc/%d/cmdline", (int)pid);
         g_autofree char *args = NULL;
         gsize len = 0;
-        if (pidfd < 0 || !g_file_get_contents(path, &args, &len, NULL))
+        if (pidfd < 0 || !is_own(pid) || !g_file_get_contents(path, &args, &len, NULL))
             continue;
         if (memmem(args, len, work, strlen(work) + 1) && !sp_pidfd_wait(pidfd, 0))
             return sp_steal_fd(&pidfd);

@@ -40,6 +40,9 @@ bool sp_criu_dump(struct sp_container *container, const char *criu, const char *
  * closes it. */
 int sp_criu_left_dump(const char *run_dir);
 
+/* Whether that one has begun longer ago than any may take. Its worker would have ended it. */
+bool sp_criu_is_overdue(const char *run_dir);
+
 /* The first error of a log of CRIU; never NULL. Free with g_free(). */
 char *sp_criu_last_error(const char *log_path);
 

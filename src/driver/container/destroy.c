@@ -122,6 +122,11 @@ struct sp_instance *sp_container_adopt(struct sp_driver *base, const char *run_d
     else
         pidfd = sp_record_open_process(&record, error);
     SP_CLEANUP(sp_close_fdp) int dump = pidfd < 0 ? -1 : sp_criu_left_dump(run_dir);
+    if (dump >= 0 && sp_criu_is_overdue(run_dir) &&
+        sp_pidfd_kill(dump, SP_CONTAINER_END_MS, NULL)) {
+        close(dump);
+        dump = -1;
+    }
     if (dump >= 0) {
         /* It has the processes in its hands, and will put them where they were: frozen. */
         g_set_error(error, SP_ERROR, SP_ERROR_UNAVAILABLE, "%s is still being saved by CRIU",

@@ -6,7 +6,9 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -363,6 +365,59 @@ static void test_speed(struct fixture *f, gconstpointer data)
     clear(&box);
 }
 
+/* A program with a directory among its arguments, as this user. */
+static pid_t program_naming(const char *dir, uid_t uid)
+{
+    pid_t pid = fork();
+    if (pid == 0) {
+        if (setresuid(uid, uid, uid) == 0)
+            execl("/bin/sh", "sh", "-c", "sleep 60; :", dir, (char *)NULL);
+        _exit(1);
+    }
+    g_usleep(200000);
+    return pid;
+}
+
+static void end(pid_t pid)
+{
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+}
+
+/* Who counts as a CRIU that an ended worker has left, and for how long. */
+static void test_left_dump(struct fixture *f, gconstpointer data)
+{
+    struct box box = {0};
+    create(f, &box, 66);
+    g_autofree char *work = g_build_filename(box.run_dir, SP_CRIU_WORK, NULL);
+    g_assert_cmpint(mkdir(work, 0700), ==, 0);
+    pid_t stranger = program_naming(work, 65534);
+    g_assert_cmpint(sp_criu_left_dump(box.run_dir), ==, -1);
+    pid_t ours = program_naming(work, 0);
+    int pidfd = sp_criu_left_dump(box.run_dir);
+    g_assert_cmpint(pidfd, >=, 0);
+    g_autoptr(GError) error = NULL;
+    bool paused = false;
+    g_assert_null(f->ops->adopt(f->driver, box.run_dir, &paused, &error));
+    g_assert_error(error, SP_ERROR, SP_ERROR_UNAVAILABLE);
+    g_clear_error(&error);
+    g_assert_false(sp_pidfd_wait(pidfd, 0));
+    /* It hangs. */
+    const struct timespec times[2] = {{.tv_sec = time(NULL) - 3600}, {.tv_sec = time(NULL) - 3600}};
+    g_assert_cmpint(utimensat(AT_FDCWD, work, times, 0), ==, 0);
+    struct sp_instance *found = f->ops->adopt(f->driver, box.run_dir, &paused, &error);
+    g_assert_no_error(error);
+    g_assert_nonnull(found);
+    g_assert_true(sp_pidfd_wait(pidfd, 1000));
+    f->ops->instance_free(found);
+    g_assert_cmpint(kill(stranger, 0), ==, 0);
+    close(pidfd);
+    end(stranger);
+    end(ours);
+    destroy(f, &box);
+    clear(&box);
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 2 && g_str_equal(argv[1], "launcher"))
@@ -380,6 +435,7 @@ int main(int argc, char **argv)
     ADD("wake", test_wake);
     ADD("goes_on", test_goes_on);
     ADD("killed", test_killed);
+    ADD("left_dump", test_left_dump);
     if (g_test_perf())
         ADD("speed", test_speed);
     return g_test_run();
