@@ -88,8 +88,8 @@ bool sp_change_rollback(struct sp_sandbox *sandbox, const char *snapshot_id, int
     int64_t began = sp_time_monotonic_us();
     bool memory = false;
     g_autoptr(GError) cause = NULL;
-    bool fine = sp_failpoint("rollback.before", error) &&
-                copy_held(sandbox, snapshot_id, &memory, error);
+    bool fine =
+        sp_failpoint("rollback.before", error) && copy_held(sandbox, snapshot_id, &memory, error);
     if (fine) {
         sp_steps_since(steps, "copy", began);
         sp_change_let_go(sandbox, memory, steps);
