@@ -114,6 +114,18 @@ static int remove_work(const struct sp_volume *volume, int tmp_fd, const char *w
     return sp_tree_remove_at(tmp_fd, work);
 }
 
+/* In place: on a full volume a rename may have no room for its own records, where a removal has. The
+ * manifest goes first, so that what a crash leaves is not taken for a form; the next try to remove or
+ * replace it ends it. */
+static int remove_in_place(const struct sp_volume *volume, int from_fd, const char *name)
+{
+    SP_CLEANUP(sp_close_fdp)
+    int dir_fd = openat(from_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (dir_fd < 0 || (unlinkat(dir_fd, SP_SAVED_MANIFEST, 0) < 0 && errno != ENOENT))
+        return -1;
+    return remove_work(volume, from_fd, name);
+}
+
 /* Under a name that nobody waits for, then away. What cannot be removed is for sp_saved_clean(). */
 static bool discard(const struct sp_volume *volume, int from_fd, const char *name, int tmp_fd,
                     GError **error)
@@ -121,8 +133,13 @@ static bool discard(const struct sp_volume *volume, int from_fd, const char *nam
     char id[SP_ID_MAX];
     sp_id_new("old", id);
     g_autofree char *work = g_strconcat(OLD_PREFIX, id, NULL);
-    if (renameat(from_fd, name, tmp_fd, work) < 0)
-        return errno == ENOENT || fail(error, "remove the saved form", name);
+    if (renameat(from_fd, name, tmp_fd, work) < 0) {
+        if (errno == ENOENT)
+            return true;
+        return ((errno == ENOSPC || errno == EDQUOT) &&
+                remove_in_place(volume, from_fd, name) == 0) ||
+               fail(error, "remove the saved form", name);
+    }
     return remove_work(volume, tmp_fd, work) == 0 || fail(error, "remove the saved form", name);
 }
 
@@ -156,8 +173,8 @@ void sp_saved_staging_free(struct sp_saved_staging *staging)
         return;
     if (staging->dir_fd >= 0)
         close(staging->dir_fd);
-    if (!staging->published)
-        discard(staging->volume, staging->tmp_fd, staging->work, staging->tmp_fd, NULL);
+    if (!staging->published) /* its name in tmp/ is nobody's but ours: no other is needed */
+        remove_work(staging->volume, staging->tmp_fd, staging->work);
     close(staging->tmp_fd);
     g_free(staging->name);
     g_free(staging->work);
