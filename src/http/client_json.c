@@ -36,8 +36,8 @@ void sp_http_answer_to_error(const struct sp_http_answer *answer, GError **error
     enum sp_error_code code = code_of_status(answer->status);
     if (name)
         sp_error_code_from_name(name, &code);
-    if (field && code == SP_ERROR_INVALID_REQUEST)
-        sp_error_set_field(error, field, "%s", message ? message : "");
+    if (field)
+        sp_error_set_code_field(error, code, field, "%s", message ? message : "");
     else if (message)
         g_set_error_literal(error, SP_ERROR, (int)code, message);
     else

@@ -375,6 +375,37 @@ static void test_download(struct fixture *f, gconstpointer data)
     g_assert_nonnull(strstr(error->message, "64 MiB"));
 }
 
+/* code, message and field of an answer arrive as they were sent, whatever the code. */
+static void test_answer_to_error(struct fixture *f, gconstpointer data)
+{
+    static const struct {
+        int status;
+        const char *body;
+        enum sp_error_code code;
+        const char *message, *field;
+    } rows[] = {
+        {400, "{\"error\":{\"code\":\"invalid_request\",\"message\":\"m %s\",\"field\":\"/a\"}}",
+         SP_ERROR_INVALID_REQUEST, "m %s", "/a"},
+        {409, "{\"error\":{\"code\":\"unsupported\",\"message\":\"m\",\"field\":\"/memory\"}}",
+         SP_ERROR_UNSUPPORTED, "m", "/memory"},
+        {409, "{\"error\":{\"code\":\"failed_precondition\",\"message\":\"m\"}}",
+         SP_ERROR_FAILED_PRECONDITION, "m", NULL},
+        {409, "{\"error\":{\"code\":\"a new one\",\"message\":\"m\",\"field\":7}}",
+         SP_ERROR_CONFLICT, "m", NULL},
+        {502, "<html>", SP_ERROR_UNAVAILABLE, "the server answered 502", NULL},
+    };
+    for (size_t i = 0; i < G_N_ELEMENTS(rows); i++) {
+        struct sp_http_answer answer = {.status = rows[i].status};
+        g_autoptr(GError) error = NULL;
+        answer.body = g_bytes_new_static(rows[i].body, strlen(rows[i].body));
+        sp_http_answer_to_error(&answer, &error);
+        g_assert_error(error, SP_ERROR, (int)rows[i].code);
+        g_assert_cmpstr(error->message, ==, rows[i].message);
+        g_assert_cmpstr(sp_error_field(error), ==, rows[i].field);
+        g_bytes_unref(answer.body);
+    }
+}
+
 #define ADD(path, test)                                                                            \
     g_test_add("/http_client/" path, struct fixture, NULL, set_up, test, tear_down)
 
@@ -393,5 +424,6 @@ int main(int argc, char **argv)
     ADD("connection_that_was_closed", test_connection_that_was_closed);
     ADD("upload", test_upload);
     ADD("download", test_download);
+    ADD("answer_to_error", test_answer_to_error);
     return g_test_run();
 }
