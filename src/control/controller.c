@@ -34,12 +34,13 @@ static int64_t sweep(struct sp_controller *c, int64_t now)
         sp_log_error("sweep failed", error, NULL);
         return now + RETRY_MS;
     }
-    if (result.timed_out > 0 || result.expired > 0) {
-        char timed_out[24], expired[24];
+    if (result.timed_out > 0 || result.expired > 0 || result.idle > 0) {
+        char timed_out[24], expired[24], idle[24];
         g_snprintf(timed_out, sizeof timed_out, "%" G_GINT64_FORMAT, result.timed_out);
         g_snprintf(expired, sizeof expired, "%" G_GINT64_FORMAT, result.expired);
-        sp_log(SP_LOG_INFO, "overdue operations ended, expired sandboxes deleted", "timed_out",
-               timed_out, "expired", expired, NULL);
+        g_snprintf(idle, sizeof idle, "%" G_GINT64_FORMAT, result.idle);
+        sp_log(SP_LOG_INFO, "operations timed out, sandboxes expired or were idle", "timed_out",
+               timed_out, "expired", expired, "idle", idle, NULL);
     }
     return result.next_at_ms;
 }

@@ -414,8 +414,10 @@ bool sp_store_build_report(struct sp_store *store, const char *id,
 
 /* --- housekeeping (sweep.c) */
 struct sp_sweep_result {
-    int64_t next_at_ms;                 /* when something may be due again */
-    int64_t timed_out, expired, purged; /* expired: also those that were paused or suspended */
+    int64_t next_at_ms;    /* when something may be due again */
+    int64_t timed_out;     /* operations */
+    int64_t expired, idle; /* sandboxes deleted at the end of max_lifetime; on_idle carried out */
+    int64_t purged;        /* rows */
 };
 /* Refused with SP_ERROR_FAILED_PRECONDITION while another server holds SP_LEASE_CONTROLLER.
  * Ends operations that are overdue, deletes sandboxes whose max_lifetime is over, carries out

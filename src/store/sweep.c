@@ -7,6 +7,7 @@
 #define MINUTE_MS (60 * (int64_t)1000)
 #define HOUR_MS (60 * MINUTE_MS)
 #define KEEP_ROWS_MS (24 * HOUR_MS)
+#define KEEP_HISTORY_MS (7 * KEEP_ROWS_MS)
 #define LONGEST_MS HOUR_MS
 
 GPtrArray *sp_tx_ids(struct sp_db_tx *tx, GError **error, const char *sql, int64_t value)
@@ -55,12 +56,20 @@ static bool forget(struct sp_db_tx *tx, int64_t now, int64_t *ret_purged, GError
         {"DELETE FROM idempotency WHERE created_at <= $1", SP_IDEMPOTENCY_KEEP_MS},
         {"DELETE FROM session_tokens WHERE expires_at <= $1", 0},
         /* sessions, tokens and metadata go with their sandbox */
-        {"DELETE FROM sandboxes WHERE state = 'deleted' AND deleted_at <= $1", KEEP_ROWS_MS},
+        {"DELETE FROM sandboxes WHERE deleted_at > 0 AND deleted_at <= $1", KEEP_ROWS_MS},
         {"DELETE FROM snapshots WHERE deleted_at > 0 AND deleted_at <= $1", KEEP_ROWS_MS},
         {"DELETE FROM operations WHERE finished_at > 0 AND finished_at <= $1 AND"
-         " (sandbox_id IS NULL OR sandbox_id NOT IN (SELECT id FROM sandboxes)) AND"
-         " (build_id IS NULL OR build_id NOT IN (SELECT id FROM builds WHERE state = 'succeeded'))",
+         " NOT EXISTS (SELECT 1 FROM sandboxes s WHERE s.id = operations.sandbox_id) AND"
+         " NOT EXISTS (SELECT 1 FROM builds b WHERE b.id = operations.build_id"
+         " AND b.state = 'succeeded')",
          2 * KEEP_ROWS_MS},
+        /* of a sandbox that lives on: else one that is used for months would fill the database */
+        {"DELETE FROM operations WHERE finished_at > 0 AND finished_at <= $1 AND"
+         " sandbox_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM sandboxes s"
+         " WHERE s.id = operations.sandbox_id AND s.operation_id = operations.id)",
+         KEEP_HISTORY_MS},
+        {"DELETE FROM sessions WHERE ended_at > 0 AND ended_at <= $1", KEEP_HISTORY_MS},
+        {"DELETE FROM sessions WHERE state = 'pending' AND created_at <= $1", KEEP_HISTORY_MS},
         {"DELETE FROM builds WHERE state = 'failed' AND finished_at <= $1", 7 * KEEP_ROWS_MS},
     };
     for (unsigned i = 0; i < G_N_ELEMENTS(steps); i++) {
@@ -101,7 +110,7 @@ bool sp_store_sweep(struct sp_store *store, int64_t now_ms, struct sp_sweep_resu
     if (!tx || !sp_tx_lease_check(store, tx, SP_LEASE_CONTROLLER, error) ||
         !sp_sweep_overdue(tx, now_ms, topics, &result.timed_out, error) ||
         !delete_expired(tx, now_ms, topics, &result.expired, error) ||
-        !sp_sweep_idle(tx, now_ms, topics, &result.expired, error) ||
+        !sp_sweep_idle(tx, now_ms, topics, &result.idle, error) ||
         !sp_tx_snapshots_release(tx, topics, error) || !forget(tx, now_ms, &result.purged, error) ||
         !next_due(tx, now_ms, &result.next_at_ms, error) || !sp_db_commit_auto(&tx, error))
         return false;

@@ -135,9 +135,25 @@ static const char *const leases[] = {
     NULL,
 };
 
+/* What is looked at while nobody asks (sweep.c) and at the end of a snapshot must not take longer
+ * the more rows of the past there are. */
+static const char *const upkeep[] = {
+    "CREATE INDEX sandboxes_gone ON sandboxes (deleted_at) WHERE deleted_at > 0",
+    "CREATE INDEX sandboxes_lifetime ON sandboxes (created_at)"
+    " WHERE max_lifetime_ms > 0 AND desired_state <> 'deleted'",
+    "CREATE INDEX sandboxes_parent ON sandboxes (parent_snapshot_id)"
+    " WHERE parent_snapshot_id IS NOT NULL",
+    "CREATE INDEX sandboxes_head ON sandboxes (head_snapshot_id)"
+    " WHERE head_snapshot_id IS NOT NULL",
+    "CREATE INDEX sandboxes_rollback ON sandboxes (rollback_snapshot_id)"
+    " WHERE rollback_snapshot_id IS NOT NULL",
+    "CREATE INDEX operations_finished ON operations (finished_at) WHERE finished_at > 0",
+    "CREATE INDEX sessions_ended ON sessions (ended_at) WHERE ended_at > 0",
+    "CREATE INDEX sessions_pending ON sessions (created_at) WHERE state = 'pending'",
+    "CREATE INDEX snapshots_gone ON snapshots (deleted_at) WHERE deleted_at > 0",
+    NULL,
+};
+
 const struct sp_migration sp_migrations[] = {
-    {1, initial},
-    {2, lifecycle},
-    {3, leases},
-    {0, NULL},
+    {1, initial}, {2, lifecycle}, {3, leases}, {4, upkeep}, {0, NULL},
 };

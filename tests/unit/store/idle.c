@@ -57,16 +57,16 @@ static void test_each(struct fixture *f, gconstpointer data)
     for (size_t i = 0; i < G_N_ELEMENTS(rows); i++)
         ids[i] = running(f, rows[i].on_idle);
     struct sp_sweep_result early = sweep(f, HOUR - MINUTE);
-    g_assert_cmpint(early.expired, ==, 0);
+    g_assert_cmpint(early.idle, ==, 0);
     g_assert_cmpint(early.next_at_ms, <=, sp_time_now_ms() + HOUR);
-    g_assert_cmpint(sweep(f, HOUR + MINUTE).expired, ==, 3);
+    g_assert_cmpint(sweep(f, HOUR + MINUTE).idle, ==, 3);
     for (size_t i = 0; i < G_N_ELEMENTS(rows); i++) {
         g_assert_cmpint(desired(f, ids[i]), ==, rows[i].then);
         fixture_report(f, ids[i], 2,
                        rows[i].then == SP_DESIRED_PAUSED ? SP_STATE_PAUSED : SP_STATE_SUSPENDED);
         g_free(ids[i]);
     }
-    g_assert_cmpint(sweep(f, HOUR + 2 * MINUTE).expired, ==, 0); /* once */
+    g_assert_cmpint(sweep(f, HOUR + 2 * MINUTE).idle, ==, 0); /* once */
 }
 
 static void act(struct fixture *f, const char *id, int64_t attached, int64_t cpu_milli)
@@ -175,8 +175,8 @@ static void test_failing(struct fixture *f, gconstpointer data)
     sp_sandbox_row_free(s);
     fail_change(f, id, 3);
     g_assert_cmpint(desired(f, id), ==, SP_DESIRED_RUNNING);
-    g_assert_cmpint(sweep(f, 5 * MINUTE).expired, ==, 0);
-    g_assert_cmpint(sweep(f, HOUR + 20 * MINUTE).expired, ==, 1);
+    g_assert_cmpint(sweep(f, 5 * MINUTE).idle, ==, 0);
+    g_assert_cmpint(sweep(f, HOUR + 20 * MINUTE).idle, ==, 1);
     g_assert_cmpint(desired(f, id), ==, SP_DESIRED_SUSPENDED);
     fixture_report(f, id, 5, SP_STATE_SUSPENDED);
     s = fixture_sandbox(f, id);

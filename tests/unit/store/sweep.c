@@ -76,7 +76,9 @@ static void test_expiry(struct fixture *f, gconstpointer data)
     g_assert_true(sp_store_session_report(f->store, NULL, &running, 1, NULL));
 
     g_assert_cmpint(sweep(f, HOUR - MINUTE).expired, ==, 0);
-    g_assert_cmpint(sweep(f, HOUR + MINUTE).expired, ==, 3);
+    struct sp_sweep_result r = sweep(f, HOUR + MINUTE);
+    g_assert_cmpint(r.expired, ==, 1);
+    g_assert_cmpint(r.idle, ==, 2);
     static const enum sp_desired wanted[] = {SP_DESIRED_DELETED, SP_DESIRED_DELETED,
                                              SP_DESIRED_RUNNING, SP_DESIRED_PAUSED};
     for (size_t i = 0; i < G_N_ELEMENTS(ids); i++) {
@@ -106,6 +108,55 @@ static void test_purge(struct fixture *f, gconstpointer data)
     sp_sandbox_row_free(fixture_sandbox(f, stays.resource_id)); /* never a live one */
 }
 
+static struct sp_replay session_of(struct fixture *f, const char *sandbox_id, const char *hash)
+{
+    struct sp_session_new new = {.tenant = "t1", .sandbox_id = sandbox_id, .spec = "{}"};
+    struct sp_replay made;
+    g_strlcpy(new.token.hash, hash, sizeof new.token.hash);
+    new.token.expires_at_ms = sp_time_now_ms() + MINUTE;
+    g_assert_true(sp_store_session_create(f->store, &new, NULL, &made, NULL));
+    return made;
+}
+
+static bool session_there(struct fixture *f, const struct sp_replay *session)
+{
+    struct sp_session_row *row = sp_store_session_get(f->store, "t1", session->resource_id, NULL);
+    sp_session_row_free(row);
+    return row != NULL;
+}
+
+/* A sandbox that lives on does not gather its past for ever. */
+static void test_history(struct fixture *f, gconstpointer data)
+{
+    struct sp_replay made = fixture_create(f, "{\"on_idle\":\"none\"}", NULL);
+    char first[SP_ID_MAX], last[SP_ID_MAX];
+    fixture_report(f, made.resource_id, 1, SP_STATE_RUNNING);
+    struct sp_replay ended = session_of(f, made.resource_id, "a");
+    struct sp_replay runs = session_of(f, made.resource_id, "b");
+    struct sp_replay pending = session_of(f, made.resource_id, "c");
+    struct sp_session_report reports[] = {
+        {.id = ended.resource_id, .state = SP_SESSION_EXITED, .exit = "{}"},
+        {.id = runs.resource_id, .state = SP_SESSION_RUNNING}};
+    g_assert_true(sp_store_session_report(f->store, "local", reports, 2, NULL));
+    struct sp_change_new pause = {.change = SP_CHANGE_PAUSE}, wake = {.change = SP_CHANGE_WAKE};
+    g_assert_true(
+        sp_store_sandbox_change(f->store, "t1", made.resource_id, &pause, NULL, first, NULL));
+    fixture_report(f, made.resource_id, 2, SP_STATE_PAUSED);
+    g_assert_true(
+        sp_store_sandbox_change(f->store, "t1", made.resource_id, &wake, NULL, last, NULL));
+    fixture_report(f, made.resource_id, 3, SP_STATE_RUNNING);
+
+    g_assert_cmpint(sweep(f, 6 * 24 * HOUR).purged, ==, 3); /* the tokens */
+    fixture_operation(f, first, NULL);
+    g_assert_true(session_there(f, &ended) && session_there(f, &pending));
+    g_assert_cmpint(sweep(f, 7 * 24 * HOUR + MINUTE).purged, ==, 4);
+    g_assert_null(sp_store_operation_get(f->store, "t1", first, NULL));
+    g_assert_null(sp_store_operation_get(f->store, "t1", made.operation_id, NULL));
+    fixture_operation(f, last, NULL); /* what the sandbox is by */
+    g_assert_false(session_there(f, &ended) || session_there(f, &pending));
+    g_assert_true(session_there(f, &runs));
+}
+
 #define ADD(path, fn) g_test_add(path, struct fixture, NULL, fixture_set_up, fn, fixture_tear_down)
 
 int main(int argc, char **argv)
@@ -115,5 +166,6 @@ int main(int argc, char **argv)
     ADD("/sweep/overdue_delete_stays_wanted", test_overdue_delete_stays_wanted);
     ADD("/sweep/expiry", test_expiry);
     ADD("/sweep/purge", test_purge);
+    ADD("/sweep/history", test_history);
     return g_test_run();
 }
