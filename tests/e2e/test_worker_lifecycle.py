@@ -455,6 +455,37 @@ def test_mark_that_cannot_be_looked_at_proves_nothing(fresh_rig):
     assert run(worker, box, "echo", "hi")[1]["stdout"] == "hi\n"
 
 
+def test_nothing_of_the_worker_grows(fresh_rig):
+    """200 operations leave it with no more descriptors and threads than it had."""
+    server, worker = fresh_rig
+    box = start_box(server)
+
+    def turn():
+        for state in ("paused", "running", "suspended", "running"):
+            assert server.change(box, state)["state"] == state
+        snapshot = server.want_snapshot(box)
+        server.wait_snapshot(snapshot, "ready")
+        report = server.change(box, "running", rollback={"snapshot_id": snapshot, "generation": server.generation(box) + 1})
+        assert report["state"] == "running" and "error" not in report
+        child = server.want(saved_from=snapshot)
+        server.wait_state(child, "running")
+        server.want_snapshot(snapshot_id=snapshot, desired="deleted")
+        server.change(child, "deleted")
+        server.wait_snapshot(snapshot, "deleted")
+
+    for _ in range(3):  # threads and connections that stay
+        turn()
+    fds, threads = worker.fds(), worker.threads()
+    for _ in range(22):
+        turn()
+    deadline = time.monotonic() + 15
+    spare = 8  # connections to the server that are kept; less than one thing for each turn
+    while worker.fds() > fds + spare or worker.threads() > threads + spare:
+        assert time.monotonic() < deadline, f"fds {fds} → {worker.fds()}, threads {threads} → {worker.threads()}"
+        time.sleep(0.1)
+    assert worker.saved() == []
+
+
 def test_activity(rig):
     server, worker = rig
     box = start_box(server)
