@@ -17,7 +17,8 @@ static bool node_name_valid(const char *name)
     return len >= 1 && len <= 63 && strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789.-") == len;
 }
 
-/* A restarted worker tries its tiers anew; until it knows, what it said before stands. */
+/* A restarted worker tries its tiers anew; until it knows, those that worked before are taken to do
+ * so. What did not may have been the reason for the restart. */
 static void keep_known_tiers(struct sp_store *store, const char *node, json_t *tiers)
 {
     struct sp_node_row *before = sp_store_node_get(store, node, NULL);
@@ -31,7 +32,8 @@ static void keep_known_tiers(struct sp_store *store, const char *node, json_t *t
             continue;
         json_array_foreach(known, j, old)
         {
-            if (json_is_true(json_object_get(old, "probing")) ||
+            if (!json_is_true(json_object_get(old, "available")) ||
+                json_is_true(json_object_get(old, "probing")) ||
                 !json_equal(json_object_get(old, "tier"), json_object_get(tier, "tier")))
                 continue;
             json_object_update(tier, old);

@@ -244,6 +244,18 @@ def test_worker_protocol_refusals(server, worker):
     assert wanted["revision"] < 999999999
 
 
+def test_a_restarted_worker_tries_its_tiers(server, worker):
+    """Until it knows, those that worked are taken to work; what did not is no more said to be impossible."""
+    register = {"protocol": 1, "node": "other", "data_url": "http://127.0.0.1:1", "templates": []}
+    known = [{"tier": "container", "available": True, "detail": "v2"}, {"tier": "microvm", "available": False, "detail": "no QEMU"}]
+    trying = [{"tier": t["tier"], "available": False, "detail": "being tried", "probing": True} for t in known]
+    for instance, tiers, expected in (("a", known, known), ("b", trying, [known[0], trying[1]])):
+        assert worker.call("POST", "/worker/v1/register", {**register, "instance": instance, "tiers": tiers})[0] == 200
+        node = next(n for n in server.call("GET", "/v1/nodes")["items"] if n["name"] == "other")
+        assert [{k: t.get(k) for k in e} for t, e in zip(node["tiers"], expected)] == expected, node
+        assert "probing" not in node["tiers"][0]
+
+
 def test_keep_alive(server):
     conn = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
     for _ in range(50):
