@@ -81,7 +81,9 @@ char *sp_change_resolve_snapshot(struct sp_client *api, const char *id_or_name, 
     {
         const char *name = json_string_value(json_object_get(item, "name"));
         const char *id = json_string_value(json_object_get(item, "id"));
-        if (g_strcmp0(name, id_or_name) != 0 || !id || !sp_id_valid(id, "snp"))
+        const char *state = json_string_value(json_object_get(item, "state"));
+        if (g_strcmp0(name, id_or_name) != 0 || !id || !sp_id_valid(id, "snp") ||
+            g_strcmp0(state, "deleting") == 0)
             continue;
         if (found) {
             g_set_error(error, SP_ERROR, SP_ERROR_CONFLICT,

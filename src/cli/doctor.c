@@ -87,6 +87,25 @@ static void print_checks(json_t *checks)
     }
 }
 
+static void print_tier(json_t *tier, const char *node)
+{
+    g_autofree char *name = sp_output_text(tier, "tier", NULL);
+    g_autofree char *detail = sp_output_text(tier, "detail", NULL);
+    bool ok = json_is_true(json_object_get(tier, "available"));
+    printf("%-8s tier %-11s %s (node %s)\n", ok ? "ok" : "MISSING", name, detail, node);
+    json_t *memory = json_object_get(tier, "save_memory");
+    if (!ok || !json_is_boolean(memory))
+        return;
+    /* better to have, as --no-memory works without it */
+    const char *why = json_string_value(json_object_get(tier, "save_memory_detail"));
+    bool saves = json_is_true(memory);
+    printf("%-8s suspend %-8s %s (node %s)\n", saves ? "ok" : "MISSING", name,
+           saves ? "keeps memory"
+           : why ? why
+                 : "cannot keep memory",
+           node);
+}
+
 static void print_server(json_t *server)
 {
     g_autofree char *url = sp_output_text(server, "url", NULL);
@@ -103,11 +122,7 @@ static void print_server(json_t *server)
         g_autofree char *name = sp_output_text(node, "name", NULL);
         json_array_foreach(json_object_get(node, "tiers"), j, tier)
         {
-            g_autofree char *tier_name = sp_output_text(tier, "tier", NULL);
-            g_autofree char *detail = sp_output_text(tier, "detail", NULL);
-            bool ok = json_is_true(json_object_get(tier, "available"));
-            printf("%-8s tier %-11s %s (node %s)\n", ok ? "ok" : "MISSING", tier_name, detail,
-                   name);
+            print_tier(tier, name);
         }
     }
 }

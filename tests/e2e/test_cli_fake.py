@@ -393,7 +393,7 @@ def test_every_id_is_tried_and_one_failure_is_125(cli, fake, box):
 
 def test_a_refusal_says_what_to_do(cli, fake, box):
     fake.change_errors["suspend"] = ("unsupported", "no CRIU here; use memory: false", "/memory")
-    assert cli("suspend", box).stderr == b"space: no CRIU here; use memory: false (unsupported)\n"
+    assert cli("suspend", box).stderr == b"space: no CRIU here; use memory: false (unsupported, field /memory)\n"
 
 
 @pytest.mark.parametrize("never_wait", [False, True])
@@ -439,6 +439,9 @@ def test_snapshots_from_beginning_to_end(cli, fake, box, never_wait):
     assert fake.change_bodies[-1] == ("rollback", box, {"snapshot_id": first})
     assert json.loads(cli("rollback", "--json", box, second).stdout)["operation"]["kind"] == "rollback"
     assert cli("rollback", box, "nosuch").returncode == 125 and cli("rollback", box).returncode == 125
+    old = fake.snapshots["snp_" + "0" * 26] = dict(fake.snapshots[first], id="snp_" + "0" * 26, state="deleting")
+    assert json.loads(cli("snapshot", "get", "--json", "one").stdout)["id"] == first  # that one is as good as gone
+    del fake.snapshots[old["id"]]
     assert cli("snapshot", "rm", "one", second).returncode == 0 and fake.snapshots == {}
     gone = cli("snapshot", "rm", first)
     assert gone.returncode == 125 and b"not_found" in gone.stderr
@@ -535,7 +538,15 @@ def test_doctor_reports_checks_and_the_servers_tiers(cli, fake):
     assert done.returncode == (0 if report["ok"] else 1)
     fake.tiers = [{"tier": "microvm", "available": False, "detail": "no qemu here"}]
     done = cli("doctor")
-    assert done.returncode == 1 and b"no qemu here" in done.stdout
+    assert done.returncode == 1 and b"no qemu here" in done.stdout and b"suspend" not in done.stdout
+    fake.tiers = [{"tier": "container", "available": True, "detail": "fake", "save_memory": False,
+                   "save_memory_detail": "there is no CRIU"},
+                  {"tier": "microvm", "available": True, "detail": "tcg", "save_memory": True}]
+    done = cli("doctor")
+    assert done.returncode == (0 if report["ok"] else 1)  # it is only better to have
+    lines = [line.split(None, 2) for line in done.stdout.decode().splitlines() if " suspend " in line]
+    assert [(line[0], line[2].split(" (")[0]) for line in lines] == [
+        ("MISSING", "container there is no CRIU"), ("ok", "microvm  keeps memory")]
 
 
 def test_configuration_by_file(fake, tmp_path):
