@@ -17,11 +17,11 @@ struct sp_worker_config {
     const char *self_exe;      /* this program: exec'd as the launcher */
     const char *cgroup_root;   /* NULL: "space-" and eight digits made from the state directory */
     uint64_t volume_max_bytes; /* sp_volume_open() */
-    /* Warm pools (docs/pools.md): members of one key at least, of all keys at most (0: no pools), and
-     * their memory (0: an eighth of what is free). */
+    /* Warm pools (docs/pools.md): members of one key at least, of all keys at most (0: no pools),
+     * and their memory (0: an eighth of what is free). */
     unsigned pool_min, pool_max;
     int64_t pool_memory_mb;
-    bool fake_driver;          /* tests: the tier "container" is src/driver/fake, and no other */
+    bool fake_driver; /* tests: the tier "container" is src/driver/fake, and no other */
 };
 
 /* Runs until SIGTERM or SIGINT (which it blocks in every thread); then stops within 2 s and leaves
