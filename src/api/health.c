@@ -76,9 +76,12 @@ static char *pool_labels(const struct sp_node_row *node, json_t *pool)
         return NULL;
     g_ascii_formatd(cpus, sizeof cpus, "%g", json_number_value(json_object_get(pool, "cpus")));
     return g_strdup_printf("node=\"%s\",template_digest=\"%s\",isolation=\"%s\",cpus=\"%s\","
-                           "memory_mb=\"%" JSON_INTEGER_FORMAT "\"",
+                           "memory_mb=\"%" JSON_INTEGER_FORMAT "\",disk_mb=\"%" JSON_INTEGER_FORMAT
+                           "\",pids=\"%" JSON_INTEGER_FORMAT "\"",
                            node->name, digest, isolation, cpus,
-                           json_integer_value(json_object_get(pool, "memory_mb")));
+                           json_integer_value(json_object_get(pool, "memory_mb")),
+                           json_integer_value(json_object_get(pool, "disk_mb")),
+                           json_integer_value(json_object_get(pool, "pids")));
 }
 
 static void write_pools(GPtrArray *nodes, GString *out)

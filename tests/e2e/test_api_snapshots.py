@@ -392,15 +392,20 @@ def test_metrics(server, worker, box):
     post(server, box, "pause")
     worker.pools = [{"template_digest": box["template_digest"], "isolation": "microvm", "cpus": 1, "memory_mb": 512,
                      "disk_mb": 2048, "pids": 128, "ready": 3, "filling": 1, "low": 2, "high": 8, "hits": 5, "misses": 7},
+                    {"template_digest": box["template_digest"], "isolation": "microvm", "cpus": 1, "memory_mb": 512,
+                     "disk_mb": 4096, "pids": 128, "ready": 4},
                     {"template_digest": 'evil"} 1\n', "isolation": "microvm", "ready": 9}]
     worker.register()
     text = server.call("GET", "/metrics").decode()
-    labels = f'{{node="local",template_digest="{box["template_digest"]}",isolation="microvm",cpus="1",memory_mb="512"}}'
+    labels = (f'{{node="local",template_digest="{box["template_digest"]}",isolation="microvm",cpus="1",memory_mb="512",'
+              'disk_mb="2048",pids="128"}')
     for line in ('space_sandboxes{state="paused"} 1', 'space_snapshots{state="ready"} 1', f"space_pool_ready{labels} 3",
                  f"space_pool_hits_total{labels} 5", 'space_operation_seconds_count{kind="pause"}',
                  'space_operation_seconds_count{kind="snapshot"}'):
         assert line in text, line
     assert "evil" not in text
+    series = [line.rsplit(" ", 1)[0] for line in text.splitlines() if not line.startswith("#")]
+    assert len(series) == len(set(series))  # each shape has its own
     for line in text.splitlines():
         assert line.startswith("# TYPE ") or float(line.rsplit(" ", 1)[1]) >= 0
     worker.pools = []
