@@ -58,23 +58,11 @@ static bool fork_in(struct sp_db_tx *tx, const struct sp_sandbox_row *s,
                     const struct sp_fork_request *request, char ret_snapshot_id[SP_ID_MAX],
                     GArray *children, GError **error)
 {
-    struct sp_change_facts facts;
-    char under_way[SP_ID_MAX];
+    struct sp_snapshot_insert row = {.id = ret_snapshot_id};
     int64_t revision;
-    if (!sp_tx_change_facts(tx, s, &facts, under_way, error))
-        return false;
-    enum sp_verdict verdict = sp_change_decide(&facts, SP_CHANGE_FORK);
-    if (verdict != SP_VERDICT_ALLOWED) {
-        sp_change_refuse(verdict, SP_CHANGE_FORK, &facts, under_way, error);
-        return false;
-    }
-    bool suspended = s->state == SP_STATE_SUSPENDED;
-    if (!suspended && request->memory && !sp_tx_check_memory(tx, s, error))
-        return false;
     sp_id_new("snp", ret_snapshot_id);
-    struct sp_snapshot_insert row = {.id = ret_snapshot_id,
-                                     .memory = suspended ? s->suspend_memory : request->memory};
-    if (!sp_tx_bump_revision(tx, &revision, error))
+    if (!sp_tx_check_save(tx, s, SP_CHANGE_FORK, request->memory, &row.memory, error) ||
+        !sp_tx_bump_revision(tx, &revision, error))
         return false;
     row.revision = revision;
     if (!sp_tx_snapshot_insert(tx, s, &row, error))

@@ -91,10 +91,11 @@ bool sp_tx_sandbox_delete(struct sp_db_tx *tx, const struct sp_sandbox_row *sand
 bool sp_tx_change_facts(struct sp_db_tx *tx, const struct sp_sandbox_row *sandbox,
                         struct sp_change_facts *ret, char ret_operation_id[SP_ID_MAX],
                         GError **error);
-/* The error for CONFLICT or PRECONDITION. */
-void sp_change_refuse(enum sp_verdict verdict, enum sp_change change,
-                      const struct sp_change_facts *facts, const char *operation_id,
-                      GError **error);
+/* Whether a snapshot may be taken for the change (SNAPSHOT or FORK): else the error says why not.
+ * memory: whether the request wants it kept. *ret_memory: whether it will be; a suspended sandbox
+ * has its memory on the disk, or has none. */
+bool sp_tx_check_save(struct sp_db_tx *tx, const struct sp_sandbox_row *sandbox,
+                      enum sp_change change, bool memory, bool *ret_memory, GError **error);
 /* Writes a change that is allowed. reason becomes state_reason (NULL: none). */
 bool sp_tx_change(struct sp_db_tx *tx, const struct sp_sandbox_row *sandbox,
                   const struct sp_change_new *change, const char *reason,
@@ -106,8 +107,6 @@ bool sp_tx_change_failed(struct sp_db_tx *tx, const struct sp_sandbox_row *sandb
  * caller frees). */
 bool sp_tx_no_memory(struct sp_db_tx *tx, const struct sp_sandbox_row *sandbox, char **ret_why,
                      GError **error);
-/* For a request: SP_ERROR_UNSUPPORTED about /memory when it cannot. */
-bool sp_tx_check_memory(struct sp_db_tx *tx, const struct sp_sandbox_row *sandbox, GError **error);
 /* Backing off after a change of the idle rule that failed. */
 #define SP_IDLE_RETRY_MS (10 * 60 * (int64_t)1000)
 #define SP_IDLE_REASON "idle_timeout is over"

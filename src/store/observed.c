@@ -102,8 +102,8 @@ static bool all_steps(struct sp_db_tx *tx, const char *operation_id, const char 
     return true;
 }
 
-/* The operation has ended well. A rollback moves the sandbox in the tree of snapshots, once: a report
- * that is repeated must not undo what came after it. */
+/* The operation has ended well. A rollback moves the sandbox in the tree of snapshots, once: a
+ * report that is repeated must not undo what came after it. */
 static bool succeed(struct sp_db_tx *tx, const struct sp_sandbox_row *s,
                     const struct sp_observation *o, GError **error)
 {

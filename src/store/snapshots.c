@@ -120,32 +120,19 @@ static bool create_in(struct sp_db_tx *tx, const struct sp_sandbox_row *s,
                       const struct sp_snapshot_request *request, struct sp_replay *made,
                       GError **error)
 {
-    struct sp_change_facts facts;
-    char under_way[SP_ID_MAX];
-    int64_t revision;
-    if (!sp_tx_change_facts(tx, s, &facts, under_way, error))
-        return false;
-    enum sp_verdict verdict = sp_change_decide(&facts, SP_CHANGE_SNAPSHOT);
-    if (verdict != SP_VERDICT_ALLOWED) {
-        sp_change_refuse(verdict, SP_CHANGE_SNAPSHOT, &facts, under_way, error);
-        return false;
-    }
-    /* A suspended one has its memory on the disk, or has none. */
-    bool suspended = s->state == SP_STATE_SUSPENDED;
-    if (!suspended && request->memory && !sp_tx_check_memory(tx, s, error))
-        return false;
-    sp_id_new("snp", made->resource_id);
+    struct sp_snapshot_insert row = {.id = made->resource_id,
+                                     .name = request->name,
+                                     .operation_id = made->operation_id,
+                                     .durable = true};
     struct sp_operation_new op = {.tenant = s->tenant,
                                   .sandbox_id = s->id,
                                   .snapshot_id = made->resource_id,
                                   .kind = SP_OPERATION_SNAPSHOT,
                                   .generation = s->generation};
-    struct sp_snapshot_insert row = {.id = made->resource_id,
-                                     .name = request->name,
-                                     .operation_id = made->operation_id,
-                                     .memory = suspended ? s->suspend_memory : request->memory,
-                                     .durable = true};
-    if (!sp_tx_bump_revision(tx, &revision, error) ||
+    int64_t revision;
+    sp_id_new("snp", made->resource_id);
+    if (!sp_tx_check_save(tx, s, SP_CHANGE_SNAPSHOT, request->memory, &row.memory, error) ||
+        !sp_tx_bump_revision(tx, &revision, error) ||
         !sp_tx_operation_insert(tx, &op, made->operation_id, error))
         return false;
     row.revision = revision;

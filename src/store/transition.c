@@ -58,8 +58,9 @@ bool sp_tx_change_facts(struct sp_db_tx *tx, const struct sp_sandbox_row *s,
     return true;
 }
 
-void sp_change_refuse(enum sp_verdict verdict, enum sp_change change,
-                      const struct sp_change_facts *facts, const char *operation_id, GError **error)
+/* The error for CONFLICT or PRECONDITION. */
+static void refuse(enum sp_verdict verdict, enum sp_change change,
+                   const struct sp_change_facts *facts, const char *operation_id, GError **error)
 {
     const char *asked = sp_change_names[change];
     if (verdict == SP_VERDICT_CONFLICT) {
@@ -89,7 +90,8 @@ bool sp_tx_no_memory(struct sp_db_tx *tx, const struct sp_sandbox_row *s, char *
     return true;
 }
 
-bool sp_tx_check_memory(struct sp_db_tx *tx, const struct sp_sandbox_row *s, GError **error)
+/* For a request: SP_ERROR_UNSUPPORTED about /memory when it cannot. */
+static bool check_memory(struct sp_db_tx *tx, const struct sp_sandbox_row *s, GError **error)
 {
     g_autofree char *why = NULL;
     if (!sp_tx_no_memory(tx, s, &why, error))
@@ -97,6 +99,25 @@ bool sp_tx_check_memory(struct sp_db_tx *tx, const struct sp_sandbox_row *s, GEr
     if (why)
         sp_tier_set_no_memory_error(error, s->isolation, why);
     return !why;
+}
+
+bool sp_tx_check_save(struct sp_db_tx *tx, const struct sp_sandbox_row *s, enum sp_change change,
+                      bool memory, bool *ret_memory, GError **error)
+{
+    struct sp_change_facts facts;
+    char under_way[SP_ID_MAX];
+    if (!sp_tx_change_facts(tx, s, &facts, under_way, error))
+        return false;
+    enum sp_verdict verdict = sp_change_decide(&facts, change);
+    if (verdict != SP_VERDICT_ALLOWED) {
+        refuse(verdict, change, &facts, under_way, error);
+        return false;
+    }
+    bool suspended = s->state == SP_STATE_SUSPENDED;
+    if (!suspended && memory && !check_memory(tx, s, error))
+        return false;
+    *ret_memory = suspended ? s->suspend_memory : memory;
+    return true;
 }
 
 static bool check_snapshot(struct sp_db_tx *tx, const struct sp_sandbox_row *s, const char *id,
@@ -209,7 +230,7 @@ static bool change_in(struct sp_db_tx *tx, const struct sp_sandbox_row *s,
         verdict = SP_VERDICT_CONFLICT;
     switch (verdict) {
     case SP_VERDICT_ALLOWED:
-        if (suspend && change->memory && !sp_tx_check_memory(tx, s, error))
+        if (suspend && change->memory && !check_memory(tx, s, error))
             return false;
         if (change->change == SP_CHANGE_ROLLBACK &&
             !check_snapshot(tx, s, change->snapshot_id, error))
@@ -221,7 +242,7 @@ static bool change_in(struct sp_db_tx *tx, const struct sp_sandbox_row *s,
         g_strlcpy(ret_id, s->operation_id, SP_ID_MAX);
         return true;
     default:
-        sp_change_refuse(verdict, change->change, &facts, under_way, error);
+        refuse(verdict, change->change, &facts, under_way, error);
         return false;
     }
 }
