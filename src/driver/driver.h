@@ -150,6 +150,9 @@ struct sp_driver_ops {
      * the same template, shape and any saved form: see the driver's own documentation. NULL: there is
      * nothing to start ahead. */
     bool (*prestart)(struct sp_driver *driver, const struct sp_driver_spec *spec, GError **error);
+    /* Takes the one of this run directory back: no create() can take it any more, and what is there
+     * is for destroy(). False: there is none, or a create() has it. Does not block. */
+    bool (*end_prestarted)(struct sp_driver *driver, const char *run_dir);
     /* How many of them wait for such a create(). */
     unsigned (*prestarted)(struct sp_driver *driver, const char *template_digest,
                            const struct sp_shape *shape);

@@ -107,9 +107,11 @@ bool sp_making_instance(struct sp_making *m, GError **error)
         .saved_dir = m->saved_dir,
         .saved_use = m->saved_use,
     };
+    sp_pool_making(m->node->pool, true);
     m->instance = m->driver->ops->create(m->driver, &spec, add_step, m->steps, error);
     if (m->instance)
         settle_slot(m);
+    sp_pool_making(m->node->pool, false);
     return m->instance != NULL;
 }
 

@@ -276,7 +276,7 @@ static unsigned forget(struct sp_pool *pool, const char *digest)
     }
     for (guint i = 0; i < pool->vmms->len; i++) {
         struct sp_pool_vmm *vmm = pool->vmms->pdata[i];
-        members += !vmm->missing_ms && strcmp(vmm->key->spec->template_digest, digest) == 0;
+        members += !vmm->missing && strcmp(vmm->key->spec->template_digest, digest) == 0;
     }
     return members;
 }

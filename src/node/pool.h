@@ -45,6 +45,9 @@ bool sp_pool_claim(struct sp_pool *pool, struct sp_making *making);
  * all are gone yet. */
 bool sp_pool_forget_template(struct sp_pool *pool, const char *digest, GError **error);
 
+/* Around create() of a driver, whoever calls it: what was started ahead may be taken meanwhile.
+ * Before it ends, sp_pool_vmm_taken() has said so. NULL pool: nothing happens. */
+void sp_pool_making(struct sp_pool *pool, bool begins);
 /* A create or a wake has taken the VMM that was started ahead with this slot: the slot is the
  * sandbox's now. NULL pool: nothing happens. */
 void sp_pool_vmm_taken(struct sp_pool *pool, unsigned slot);

@@ -49,7 +49,8 @@ struct sp_pool_vmm {
     char *run_dir;
     int slot;
     uint64_t stamp;
-    int64_t missing_ms; /* monotonic: its directory has been seen to be gone; 0: it is there */
+    bool failed;  /* the driver does not know of it (any more): it is only to be destroyed */
+    bool missing; /* its directory has been seen to be gone: a create has it */
 };
 
 struct sp_pool {
@@ -58,6 +59,7 @@ struct sp_pool {
     unsigned min, max;
     int64_t memory_bytes; /* most that all members may take together; 0: a share of the host's */
     gint creating;        /* atomic: creates under way */
+    gint making;          /* atomic: create() of drivers under way, for whatever purpose */
 
     GMutex lock;
     GCond changed;      /* broadcast: something below has */

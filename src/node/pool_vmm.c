@@ -16,8 +16,6 @@
 
 #define A_KEY 2u
 #define ALL_KEYS 4u
-/* A create that has taken one claims its slot within this time, or has failed. */
-#define TAKING_MS 120000
 #define RETRY_MS 30000
 
 void sp_pool_vmm_free(struct sp_pool_vmm *vmm)
@@ -73,7 +71,7 @@ void sp_pool_vmm_start(struct sp_pool *pool, struct sp_pool_key *key)
         if (vmm->slot < 0)
             sp_pool_vmm_free(vmm);
         else
-            vmm->stamp = pool->stamp + 1; /* to be weeded */
+            vmm->failed = true; /* to be weeded */
     }
     g_cond_broadcast(&pool->changed);
     g_mutex_unlock(&pool->lock);
@@ -108,28 +106,31 @@ struct sp_pool_key *sp_pool_vmm_needed(struct sp_pool *pool)
     return NULL;
 }
 
-/* Whether its slot is to be given back, after *ret_destroy what is there. */
-static bool is_over(struct sp_pool *pool, struct sp_pool_vmm *vmm, int64_t now_ms,
-                    bool *ret_destroy)
+/* Whether nobody can have it any more, so that its slot is to be given back, after *ret_destroy
+ * what is there. A create that takes one is counted from before that until it has claimed the slot:
+ * when none is under way, one that is missing was taken by a create that has failed. */
+static bool is_over(struct sp_pool *pool, struct sp_pool_vmm *vmm, bool *ret_destroy)
 {
+    if (pool->starting)
+        return false;
     *ret_destroy = access(vmm->run_dir, F_OK) == 0;
-    if (!*ret_destroy) {
-        if (!vmm->missing_ms)
-            vmm->missing_ms = now_ms;
-        return now_ms - vmm->missing_ms >= TAKING_MS;
-    }
-    /* Nobody takes one while creates of its key cannot come, or want another. */
+    vmm->missing = !*ret_destroy;
+    if (vmm->missing)
+        return g_atomic_int_get(&pool->making) == 0;
+    if (vmm->failed)
+        return true;
+    struct sp_driver *driver = sp_drivers_find(pool->node->drivers, vmm->key->spec->isolation);
     bool unwanted = vmm->stamp != pool->stamp || vmm->key->forgotten || vmm->key->marks.high == 0;
-    return unwanted && !pool->starting && g_atomic_int_get(&pool->creating) == 0;
+    vmm->failed = unwanted && driver->ops->end_prestarted(driver, vmm->run_dir);
+    return vmm->failed;
 }
 
 void sp_pool_vmms_weed(struct sp_pool *pool)
 {
-    int64_t now_ms = sp_time_monotonic_ms();
     for (guint i = pool->vmms->len; i-- > 0 && !pool->stopping;) {
         struct sp_pool_vmm *vmm = pool->vmms->pdata[i];
         bool destroy;
-        if (!is_over(pool, vmm, now_ms, &destroy))
+        if (!is_over(pool, vmm, &destroy))
             continue;
         g_ptr_array_remove_index(pool->vmms, i);
         g_mutex_unlock(&pool->lock);
@@ -148,6 +149,12 @@ void sp_pool_vmms_weed(struct sp_pool *pool)
         g_cond_broadcast(&pool->changed);
         i = MIN(i, pool->vmms->len); /* it may have shrunk meanwhile */
     }
+}
+
+void sp_pool_making(struct sp_pool *pool, bool begins)
+{
+    if (pool)
+        g_atomic_int_add(&pool->making, begins ? 1 : -1);
 }
 
 void sp_pool_vmm_taken(struct sp_pool *pool, unsigned slot)

@@ -152,6 +152,7 @@ static const struct sp_driver_ops ops = {
     .check_saved = check_saved,
     .claim = sp_microvm_claim,
     .prestart = sp_microvm_prestart,
+    .end_prestarted = sp_microvm_end_prestarted,
     .prestarted = sp_microvm_prestarted,
     .agent_holds = true,
     .needs_clock_and_entropy = true,

@@ -146,6 +146,22 @@ static struct prestarted *pick(struct sp_microvm *vm, const struct sp_driver_spe
     return found;
 }
 
+bool sp_microvm_end_prestarted(struct sp_driver *driver, const char *run_dir)
+{
+    struct sp_microvm *vm = (struct sp_microvm *)driver;
+    struct prestarted *found = NULL;
+    g_mutex_lock(&vm->prestarted_lock);
+    for (guint i = 0; !found && i < vm->prestarted->len; i++) {
+        struct prestarted *p = vm->prestarted->pdata[i];
+        if (strcmp(p->start.run_dir, run_dir) == 0)
+            found = g_ptr_array_remove_index(vm->prestarted, i);
+    }
+    g_mutex_unlock(&vm->prestarted_lock);
+    if (found)
+        free_prestarted(found);
+    return found != NULL;
+}
+
 static bool move_file(const char *from, const char *to, const char *name)
 {
     g_autofree char *source = g_build_filename(from, name, NULL);

@@ -11,9 +11,10 @@
 
 #include "driver/microvm/start.h"
 
-/* sp_driver_ops.prestart and .prestarted */
+/* sp_driver_ops.prestart, .end_prestarted and .prestarted */
 bool sp_microvm_prestart(struct sp_driver *driver, const struct sp_driver_spec *spec,
                          GError **error);
+bool sp_microvm_end_prestarted(struct sp_driver *driver, const char *run_dir);
 unsigned sp_microvm_prestarted(struct sp_driver *driver, const char *template_digest,
                                const struct sp_shape *shape);
 

@@ -127,6 +127,23 @@ static void test_prestart(void)
     sp_boot_talk_free(talk);
     clone_destroy(&w, &c);
 
+    /* One is taken back: nobody else gets it, and destroy() removes it. */
+    char *back;
+    saved_prestart(&w, "pool-5", 15, &back);
+    g_assert_cmpuint(ops->prestarted(w.driver, digest, &test_shape), ==, 2);
+    g_assert_true(ops->end_prestarted(w.driver, back));
+    g_assert_false(ops->end_prestarted(w.driver, back));
+    g_assert_false(ops->end_prestarted(w.driver, dirs[0]));
+    g_assert_true(sp_record_load(back, &record, NULL));
+    pidfd = sp_record_open_process(&record, NULL);
+    g_assert_cmpint(pidfd, >=, 0);
+    g_autoptr(GError) error = NULL;
+    g_assert_true(ops->destroy(w.driver, back, &error));
+    g_assert_true(sp_pidfd_wait(pidfd, 0));
+    close(pidfd);
+    sp_record_clear(&record);
+    g_free(back);
+
     /* The last one ends with the driver. */
     g_assert_cmpuint(ops->prestarted(w.driver, digest, &test_shape), ==, 1);
     w.driver->ops->driver_free(w.driver);
