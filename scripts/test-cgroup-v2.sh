@@ -3,6 +3,7 @@
 # Boots a Debian VM under QEMU's emulation (no KVM and no network are needed) and runs, inside it, the unit tests
 # that depend on the kernel, the tests of tests/v2vm, and the end-to-end tests of the container tier.
 # Usage: test-cgroup-v2.sh BUILD_DIR [pytest arguments…]   Needs root. Keeps its system and template in BUILD_DIR/v2vm.
+# With arguments, only what they name. With SPACE_CRIU the memory of containers is tested too.
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -23,9 +24,9 @@ trap 'exit 1' INT TERM
 # shellcheck source=/dev/null
 codename=$(. /etc/os-release && echo "$VERSION_CODENAME")
 
-# The packages of the libraries that the build is linked with here.
+# The packages of the libraries that the build, and CRIU, are linked with here.
 libraries() {
-    ldd "$build/space" | sed -n 's/.*=> \(\/[^ ]*\) .*/\1/p' | while read -r file; do
+    ldd "$build/space" ${SPACE_CRIU:+"$SPACE_CRIU"} | sed -n 's/.*=> \(\/[^ ]*\) .*/\1/p' | while read -r file; do
         dpkg-query -S "$file" 2>/dev/null || dpkg-query -S "/usr$file" 2>/dev/null || true
     done | sed 's/:.*//' | sort -u | tr '\n' ','
 }
@@ -66,6 +67,8 @@ mkdir -p "$root/opt/space/build/agent"
 cp -a tests templates "$root/opt/space/"
 cp -a "$build/space" "$root/opt/space/build/"
 cp -a "$build/agent/space-agent" "$root/opt/space/build/agent/"
+rm -f "$root/usr/local/sbin/criu"
+[ -z "${SPACE_CRIU:-}" ] || cp "$SPACE_CRIU" "$root/usr/local/sbin/criu"
 (cd "$build" && find tests/unit -maxdepth 2 -type f -perm -100 -exec cp --parents -t "$root/opt/space/build" {} +)
 echo "$*" | sed '/^$/d' >"$root/opt/space/pytest-arguments"
 truncate -s 12G "$scratch/disk"
