@@ -279,14 +279,15 @@ static bool start_delete(struct sp_db_tx *tx, const struct sp_snapshot_row *n,
 static bool find_delete(struct sp_db_tx *tx, const struct sp_snapshot_row *n,
                         char ret_id[SP_ID_MAX], GError **error)
 {
-    int64_t failed = 0;
+    int64_t usable = 0;
     ret_id[0] = '\0';
     if (!n->delete_operation_id)
         return true;
-    if (!sp_tx_count(tx, "SELECT COUNT(*) FROM operations WHERE id = $1 AND state = 'failed'",
-                     n->delete_operation_id, &failed, error))
+    /* the record of a failed one is forgotten before its snapshot, whose node is away */
+    if (!sp_tx_count(tx, "SELECT COUNT(*) FROM operations WHERE id = $1 AND state <> 'failed'",
+                     n->delete_operation_id, &usable, error))
         return false;
-    if (!failed || n->state == SP_SNAPSHOT_DELETED)
+    if (usable || n->state == SP_SNAPSHOT_DELETED)
         g_strlcpy(ret_id, n->delete_operation_id, SP_ID_MAX);
     return true;
 }

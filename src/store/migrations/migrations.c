@@ -135,9 +135,13 @@ static const char *const leases[] = {
     NULL,
 };
 
-/* What is looked at while nobody asks (sweep.c) and at the end of a snapshot must not take longer
- * the more rows of the past there are. */
+/* Lists, what a worker hears, what is looked at while nobody asks (sweep.c): none of it takes
+ * longer the more rows of the past there are. */
 static const char *const upkeep[] = {
+    "DROP INDEX sandboxes_tenant",
+    "CREATE INDEX sandboxes_live ON sandboxes (tenant, id) WHERE state <> 'deleted'",
+    "DROP INDEX sandboxes_node",
+    "CREATE INDEX sandboxes_wanted ON sandboxes (node, revision) WHERE state <> 'deleted'",
     "CREATE INDEX sandboxes_gone ON sandboxes (deleted_at) WHERE deleted_at > 0",
     "CREATE INDEX sandboxes_lifetime ON sandboxes (created_at)"
     " WHERE max_lifetime_ms > 0 AND desired_state <> 'deleted'",

@@ -147,6 +147,11 @@ static void test_failures(struct fixture *f, gconstpointer data)
     g_assert_cmpint(told(f, 0).removed, ==, 1);
     g_assert_true(sp_store_snapshot_delete(f->store, "t1", made.resource_id, NULL, again, NULL));
     g_assert_cmpstr(op, !=, again);
+    /* also when nobody remembers the old one */
+    g_assert_true(sp_store_sweep(f->store, now + 4 * HOUR, &result, NULL));
+    g_assert_true(sp_store_sweep(f->store, now + 60 * HOUR, &result, NULL));
+    g_assert_null(sp_store_operation_get(f->store, "t1", again, NULL));
+    g_assert_true(sp_store_snapshot_delete(f->store, "t1", made.resource_id, NULL, again, NULL));
     report(f, made.resource_id, SP_SNAPSHOT_DELETED);
     g_assert_cmpint(fixture_operation(f, again, NULL), ==, SP_OPERATION_SUCCEEDED);
 }
