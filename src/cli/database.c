@@ -107,11 +107,10 @@ static bool has_sandboxes(const char *state_dir)
     return dir && g_dir_read_name(dir);
 }
 
+/* NULL: the file of the state directory. */
 static bool same(const char *a, const char *b)
 {
-    g_autofree char *x = a ? sp_where_describe(a) : NULL;
-    g_autofree char *y = b ? sp_where_describe(b) : NULL;
-    return g_strcmp0(x, y) == 0;
+    return a && b ? sp_where_same(a, b) : a == b;
 }
 
 bool sp_database_choose(const char *state_dir, const char *asked, char **ret, GError **error)

@@ -27,6 +27,11 @@ bool sp_where_has_password(const char *where)
     return sp_where_is_url(where) && sp_pg_url_has_password(where);
 }
 
+bool sp_where_same(const char *a, const char *b)
+{
+    return sp_where_is_url(a) && sp_where_is_url(b) ? sp_pg_url_same(a, b) : strcmp(a, b) == 0;
+}
+
 char *sp_where_describe(const char *where)
 {
     return sp_where_is_url(where) ? sp_pg_url_describe(where) : g_strdup(where);

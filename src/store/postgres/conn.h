@@ -36,3 +36,6 @@ bool sp_pg_url_check(const char *url, GError **error);
 char *sp_pg_url_describe(const char *url);
 /* Whether a password stands in it. */
 bool sp_pg_url_has_password(const char *url);
+/* They name the same tables, perhaps by another user: server, database and options (in which a
+ * schema may be named) agree. */
+bool sp_pg_url_same(const char *a, const char *b);

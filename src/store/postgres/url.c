@@ -54,3 +54,16 @@ bool sp_pg_url_has_password(const char *url)
     PQconninfoFree(options);
     return has;
 }
+
+bool sp_pg_url_same(const char *a, const char *b)
+{
+    static const char *const keywords[] = {"service", "host",   "hostaddr",
+                                           "port",    "dbname", "options"};
+    PQconninfoOption *x = parse(a), *y = parse(b);
+    bool same = x && y;
+    for (size_t i = 0; i < G_N_ELEMENTS(keywords); i++)
+        same = same && g_strcmp0(value_of(x, keywords[i]), value_of(y, keywords[i])) == 0;
+    PQconninfoFree(x);
+    PQconninfoFree(y);
+    return same;
+}

@@ -26,6 +26,14 @@ static void test_url(void)
     g_assert_true(sp_where_has_password("postgresql://me:sesame@h:1/x"));
     g_assert_true(sp_where_has_password("postgresql://me@h:1/x?password=sesame"));
     g_assert_false(sp_where_has_password("postgresql://me@h:1/x"));
+    static const char one[] = "postgresql://me:sesame@h:1/x?options=-csearch_path%3Da";
+    g_assert_true(sp_where_same(one, "postgres://you@h:1/x?sslmode=require"
+                                     "&options=-csearch_path%3Da"));
+    static const char *const others[] = {"postgresql://me@h:1/x?options=-csearch_path%3Db",
+                                         "postgresql://me@h:1/x", "postgresql://me@h:1/y",
+                                         "postgresql://me@g:1/x", "/var/lib/space/space.db"};
+    for (size_t i = 0; i < G_N_ELEMENTS(others); i++)
+        g_assert_false(sp_where_same(one, others[i]));
     static const char *const wrong[] = {"postgresql://me:sesa%me@h/x",
                                         "postgresql://me:sesame@[h/x",
                                         "postgresql://me:sesame@h/x?nonsense=1"};
