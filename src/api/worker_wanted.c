@@ -17,8 +17,8 @@ static bool node_name_valid(const char *name)
     return len >= 1 && len <= 63 && strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789.-") == len;
 }
 
-/* A restarted worker tries its tiers anew; until it knows, those that worked before are taken to do
- * so. What did not may have been the reason for the restart. */
+/* A restarted worker tries its tiers anew; until it knows, what worked before is taken to do so.
+ * What did not may have been the reason for the restart: that is being tried. */
 static void keep_known_tiers(struct sp_store *store, const char *node, json_t *tiers)
 {
     struct sp_node_row *before = sp_store_node_get(store, node, NULL);
@@ -37,7 +37,8 @@ static void keep_known_tiers(struct sp_store *store, const char *node, json_t *t
                 !json_equal(json_object_get(old, "tier"), json_object_get(tier, "tier")))
                 continue;
             json_object_update(tier, old);
-            json_object_del(tier, "probing");
+            if (json_is_true(json_object_get(tier, "save_memory")))
+                json_object_del(tier, "probing");
         }
     }
     sp_node_row_free(before);
