@@ -44,18 +44,18 @@ static void seen_free(void *data)
     g_free(seen);
 }
 
-/* The entry of a sandbox; its control group is that of its record, which a sandbox keeps. */
+/* The entry of a sandbox; its control group is that of its record. */
 static struct seen *see(struct sp_activity *activity, const struct sp_sandbox *sandbox)
 {
     struct seen *seen = g_hash_table_lookup(activity->by_id, sandbox->id);
     if (!seen) {
-        struct sp_record record = {0};
         seen = g_new0(struct seen, 1);
-        if (sp_record_load(sandbox->run_dir, &record, NULL))
-            seen->cgroup = g_steal_pointer(&record.cgroup);
-        sp_record_clear(&record);
         g_hash_table_insert(activity->by_id, g_strdup(sandbox->id), seen);
     }
+    struct sp_record record = {0};
+    if (!seen->cgroup && sp_record_load(sandbox->run_dir, &record, NULL))
+        seen->cgroup = g_steal_pointer(&record.cgroup);
+    sp_record_clear(&record);
     seen->round = activity->round;
     return seen;
 }
@@ -69,8 +69,11 @@ static double cpu_percent(struct sp_activity *activity, struct seen *seen)
     SP_CLEANUP(sp_cgroup_free_p)
     struct sp_cgroup *cgroup = sp_cgroup_new(activity->cgroups, seen->cgroup);
     int64_t now = sp_time_monotonic_us();
-    if (!sp_cgroup_usage(cgroup, &usage, NULL))
+    if (!sp_cgroup_usage(cgroup, &usage, NULL)) { /* after a wake it may have another one */
+        g_clear_pointer(&seen->cgroup, g_free);
+        seen->known = false;
         return 0;
+    }
     double percent = 0;
     if (seen->known && now > seen->at_us && usage.cpu_us > seen->cpu_us)
         percent = 100.0 * (double)(usage.cpu_us - seen->cpu_us) / (double)(now - seen->at_us);

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import re
+import sqlite3
 import time
 
 import pytest
@@ -223,3 +224,33 @@ def test_down_takes_members_away(pooled):
     pooled.down()
     assert members(pooled) == []
     pooled.up()
+
+
+def test_cpu_time_counts_after_the_control_group_has_changed(pooled):
+    """A claimed sandbox has the member's control group; after a rollback it has one of its own, and what it does there is seen."""
+    api = pooled.api()
+    fill(pooled, "container", 1)
+    box, from_pool = create(pooled, "container")
+    assert from_pool
+
+    def cpu_milli():
+        with contextlib.closing(sqlite3.connect(f"file:{pooled.state}/server/space.db?mode=ro", uri=True)) as db:
+            return db.execute("SELECT cpu_milli FROM sandboxes WHERE id = ?", [box["id"]]).fetchone()[0]
+
+    def burn():
+        """A loop is seen to use a core, or what it gets of one."""
+        api.session(box["id"], "sh", "-c", "while :; do :; done", detach=True)
+        deadline = time.monotonic() + 40
+        while (cpu_milli() or 0) < 10000:
+            assert time.monotonic() < deadline, f"a busy sandbox counts as idle: {cpu_milli()}"
+            time.sleep(0.5)
+
+    try:
+        burn()
+        snapshot = api.snapshot(box["id"], memory=False)
+        assert api.change(box["id"], "rollback", snapshot_id=snapshot["id"])["state"] == "running"
+        time.sleep(11)  # what was seen of the old one is over
+        burn()
+        api.delete_snapshot(snapshot["id"])
+    finally:
+        api.delete(box["id"])
