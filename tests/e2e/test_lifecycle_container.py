@@ -127,6 +127,38 @@ def test_root_inside_cannot_look_into_the_agent(api, box):
     assert api.exec(box, "python3", "-c", probe)["stdout"] == expected
 
 
+CONFINEMENT = r"""
+import os, re
+for pid in "1", "self":
+    for line in open(f"/proc/{pid}/status"):
+        if re.match("Uid|Gid|Groups|NoNewPrivs|Seccomp:|Cap|NSpid", line) and not (pid == "self" and line.startswith("NSpid")):
+            print(pid, line.strip())
+    for name in "limits", "uid_map", "gid_map", "setgroups", "oom_score_adj", "cgroup", "personality":
+        try:
+            print(pid, name, re.sub("/s[0-9]+", "/sN", open(f"/proc/{pid}/{name}").read().strip()))
+        except OSError as e:
+            print(pid, name, e.errno)
+for line in sorted(l.split(" ", 4)[4] for l in open("/proc/self/mountinfo")):
+    print(re.sub(r" (shared|master):[0-9]+", r" \1", re.sub(r"(lowerdir|upperdir|workdir)=[^, ]*", r"\1", line)).replace(",uuid=on", "").strip())
+print([os.path.basename(os.readlink(f"/proc/self/ns/{n}")).split(":")[0] for n in sorted(os.listdir("/proc/self/ns"))])
+print(sorted(os.listdir("/sys")), sorted(os.listdir("/dev")), [open(f"/proc/sys/{n}").read() for n in ("kernel/hostname", "net/ipv4/ip_forward")])
+for path in "/proc/sysrq-trigger", "/proc/sys/kernel/core_pattern", "/proc/kcore", "/proc/keys", "/sys/x":
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT)); print(path, "OPEN")
+    except OSError as e:
+        print(path, e.errno)
+"""
+
+
+def test_confinement_is_the_same_after_a_wake(api, box):
+    """What CRIU has built again has no other rights, mounts or limits than what the launcher had built."""
+    before = api.exec(box, "python3", "-c", CONFINEMENT)["stdout"]
+    assert "Seccomp:\t2" in before and "\n/proc " in before
+    api.change(box, "suspend")
+    api.change(box, "wake")
+    assert api.exec(box, "python3", "-c", CONFINEMENT)["stdout"].splitlines() == before.splitlines()
+
+
 def test_what_cannot_be_saved_runs_on(api, box):
     """A terminal whose shell keeps /dev/tty open, where CRIU refuses it: the sandbox is as before, and its disk can be saved."""
     api.session(box, "sh", "-c", "exec 9<>/dev/tty; echo $$ > /workspace/shell; while :; do sleep 1; done", pty={"rows": 24, "cols": 80}, detach=True)
