@@ -177,8 +177,10 @@ static void run_change(struct sp_sandbox *sandbox, enum sp_action action, int64_
                      name, "ms", took, NULL);
 
     g_mutex_lock(&table->lock);
-    bool wanted = sandbox->wanted.desired != SP_DESIRED_DELETED;
-    if (!fine)
+    /* Our own end is no failure of the change: the next worker finds what is wanted, and does it. */
+    bool left = !fine && sp_node_stopping(sandbox->node);
+    bool wanted = sandbox->wanted.desired != SP_DESIRED_DELETED && !left;
+    if (!fine && !left)
         set_failure(sandbox, generation, sp_error_name(error), error->message);
     if (fine && action == SP_ACTION_ROLLBACK && wanted)
         sandbox->carried_steps = json_incref(steps); /* the wake that follows reports */

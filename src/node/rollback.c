@@ -94,6 +94,8 @@ bool sp_change_rollback(struct sp_sandbox *sandbox, const char *snapshot_id, int
         sp_steps_since(steps, "copy", began);
         sp_change_let_go(sandbox, memory, steps);
     }
+    if (!fine && sp_node_stopping(sandbox->node))
+        return false; /* the next worker tries */
     /* If that cannot be written, a restarted worker does the same again: no harm. */
     if (!note_done(sandbox, generation, &cause))
         sp_log_error("a rollback is not recorded as done", cause, "sandbox", sandbox->id, NULL);

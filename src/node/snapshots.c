@@ -280,6 +280,8 @@ static void take(struct sp_snapshots *snapshots, struct sp_sandbox *sandbox,
         snapshot->memory = taken.memory;
         report(snapshots, snapshot, "ready",
                json_pack("{s:I,s:O}", "size_bytes", (json_int_t)taken.size_bytes, "steps", steps));
+    } else if (sp_node_stopping(snapshots->node)) {
+        snapshot->phase = WAITS; /* for the next worker */
     } else {
         fail(snapshots, snapshot, sp_error_name(error), error->message);
     }

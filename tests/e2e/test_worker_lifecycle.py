@@ -455,6 +455,41 @@ def test_mark_that_cannot_be_looked_at_proves_nothing(fresh_rig):
     assert run(worker, box, "echo", "hi")[1]["stdout"] == "hi\n"
 
 
+@pytest.mark.parametrize("action", ["pause", "suspend", "snapshot"])
+def test_what_a_stopping_worker_cannot_do_the_next_one_does(fresh_rig, action):
+    """Its own end is no failure of the change."""
+    server, worker = fresh_rig
+    box, snapshot = start_box(server), None
+    session = server.session(box, *COUNTER)
+    reader = Reader(worker.attach(session))
+    reader.wait_for(lambda e: len(output(e).split()) >= 3)
+    worker.failpoints({"pause": "still.marked", "suspend": "suspend.begun", "snapshot": "snapshot.begun"}[action] + " delay:300\n")
+    if action == "snapshot":
+        snapshot = server.want_snapshot(box)
+    else:
+        server.want(box, {"pause": "paused", "suspend": "suspended"}[action])
+    deadline = time.monotonic() + 10
+    while (worker.state / "failpoints").read_text():
+        assert time.monotonic() < deadline, "the action did not begin"
+        time.sleep(0.005)
+    seen = len(server.observed)
+    assert worker.stop() == 0
+    worker.start()
+    if snapshot:
+        server.wait_for("the snapshot", lambda: [r for r in server.snapshots if r["id"] == snapshot], timeout=15)
+        assert [r["state"] for r in server.snapshots if r["id"] == snapshot] == ["ready"]
+    else:
+        server.wait_state(box, {"pause": "paused", "suspend": "suspended"}[action])
+    assert [r for r in server.observed[seen:] if "error" in r] == []
+    assert server.change(box, "running")["state"] == "running"
+    attachment = worker.attach(session, last_event_id=reader.events[-1].id)
+    events = reader.events + take(attachment.events(), 5)
+    assert numbers(events) == list(range(1, len(numbers(events)) + 1))
+    if snapshot:
+        server.want_snapshot(snapshot_id=snapshot, desired="deleted")
+        server.wait_snapshot(snapshot, "deleted")
+
+
 def test_nothing_of_the_worker_grows(fresh_rig):
     """200 operations leave it with no more descriptors and threads than it had."""
     server, worker = fresh_rig
