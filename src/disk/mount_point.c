@@ -55,13 +55,19 @@ bool sp_mount_point_remove(const char *path, int timeout_ms, GError **error)
     g_autofree char *real = realpath(path, NULL);
     g_autofree char *source = mount_source(real != NULL ? real : path);
     g_autofree char *backing = source != NULL ? sp_loop_backing_file(source) : NULL;
-    if (umount2(path, UMOUNT_NOFOLLOW) < 0) {
+    int64_t deadline = sp_time_monotonic_ms() + timeout_ms;
+    int failed = umount2(path, UMOUNT_NOFOLLOW);
+    /* The kernel takes a dead sandbox's mounts down some time after its last process has gone. */
+    while (failed < 0 && errno == EBUSY && sp_time_monotonic_ms() < deadline) {
+        g_usleep(5000);
+        failed = umount2(path, UMOUNT_NOFOLLOW);
+    }
+    if (failed < 0) {
         sp_error_set_errno(error, errno == EBUSY ? SP_ERROR_FAILED_PRECONDITION : SP_ERROR_INTERNAL,
                            errno, "unmount %s", path);
         return false;
     }
     /* The device may have got another file since; that is as good as clear. */
-    int64_t deadline = sp_time_monotonic_ms() + timeout_ms;
     while (backing != NULL) {
         g_autofree char *now = sp_loop_backing_file(source);
         if (g_strcmp0(now, backing) != 0) {
