@@ -2,8 +2,9 @@
 # Runs the container tier where most machines are and this one may not be: Debian's own kernel with cgroup v2 only.
 # Boots a Debian VM under QEMU's emulation (no KVM and no network are needed) and runs, inside it, the unit tests
 # that depend on the kernel, the tests of tests/v2vm, and the end-to-end tests of the container tier.
-# Usage: test-cgroup-v2.sh BUILD_DIR [pytest arguments…]   Needs root. Keeps its system and template in BUILD_DIR/v2vm.
-# With arguments, only what they name. With SPACE_CRIU the memory of containers is tested too.
+# Usage: test-cgroup-v2.sh BUILD_DIR [ARGUMENTS]   Needs root. Keeps its system and template in BUILD_DIR/v2vm.
+# With arguments, only what they name: first programs such as disk/test-disk-saved, then what pytest takes.
+# With SPACE_CRIU the memory of containers is tested too.
 set -eu
 
 cd "$(dirname "$0")/.."

@@ -39,7 +39,9 @@ static struct sp_saved_manifest sample(bool durable)
 static void put(const char *dir, const char *name, const char *text)
 {
     g_autofree char *path = g_build_filename(dir, name, NULL);
-    g_assert_true(g_file_set_contents(path, text, -1, NULL));
+    g_autoptr(GError) error = NULL;
+    g_file_set_contents(path, text, -1, &error);
+    g_assert_no_error(error);
 }
 
 /* Everything up to the commit; the caller looks at what it became. */
@@ -453,6 +455,9 @@ static void check_killed(enum work work)
             g_assert_true(sp_saved_remove(volume, NAME, NULL));
             make_with_layer(volume, NAME, "old");
         }
+        /* Each try reserves 17 MiB, which Linux 6.1 does not give back for a new file in time. */
+        if (n % 8 == 0)
+            g_assert_true(sp_volume_reclaim(volume, 10000, NULL));
         ended = run_to_call(volume, work, n);
         sp_saved_clean(volume);
         g_assert_cmpuint(entries(volume, "tmp"), ==, 0);

@@ -4,8 +4,10 @@
 #include <glib.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -76,6 +78,8 @@ static void test_pause(struct fixture *f, gconstpointer data)
     expect(f, &box, "count", "ok\n");
     g_usleep(50000);
     pause_box(f, &box);
+    /* Linux 6.1 says "frozen" shortly before the last process has left its CPU. */
+    g_usleep(50000);
     gint64 before = cpu_us(f, &box);
     g_usleep(100000);
     g_assert_cmpint(cpu_us(f, &box), ==, before);
@@ -164,14 +168,33 @@ static void remove_saved(struct fixture *f, const char *name)
     g_assert_no_error(error);
 }
 
+/* A tmpfs has them since Linux 6.6. */
+static bool tmpfs_has_user_attributes(void)
+{
+    int fd = memfd_create("test", MFD_CLOEXEC);
+    g_assert_cmpint(fd, >=, 0);
+    bool has = fsetxattr(fd, "user.note", "hello", 5, 0) == 0;
+    close(fd);
+    return has;
+}
+
+/* FILLED or SHOWN, as far as the layer's file system can. */
+static void expect_content(struct fixture *f, struct box *box, const char *command,
+                           const char *answer)
+{
+    g_autoptr(GString) text = g_string_new(answer);
+    if (!sp_layer_is_mapped(f->volume) && !tmpfs_has_user_attributes())
+        g_string_replace(text, "xattr ok", "xattr EOPNOTSUPP", 0);
+    expect(f, box, command, text->str);
+}
+
 /* One of everything goes through a form into two sandboxes of other slots; the origin goes on. */
 static void test_save(struct fixture *f, gconstpointer data)
 {
     struct box box = {0}, a = {0}, b = {0};
     create(f, &box, 32);
-    expect(f, &box, "fill", FILLED);
-    g_autofree char *before = ask(f, &box, "show");
-    g_assert_cmpstr(before, ==, SHOWN);
+    expect_content(f, &box, "fill", FILLED);
+    expect_content(f, &box, "show", SHOWN);
     g_autofree char *saved = save(f, &box, SNAPSHOT, false);
     resume_box(f, &box);
     expect(f, &box, "write /later", "/later ok\n");
@@ -180,8 +203,7 @@ static void test_save(struct fixture *f, gconstpointer data)
     destroy(f, &box);
     struct box *const copies[] = {&a, &b};
     for (unsigned i = 0; i < G_N_ELEMENTS(copies); i++) {
-        g_autofree char *now = ask(f, copies[i], "show");
-        g_assert_cmpstr(now, ==, SHOWN);
+        expect_content(f, copies[i], "show", SHOWN);
         expect(f, copies[i], "stat /later", "/later ENOENT\n");
         expect(f, copies[i], "write /mine", "/mine ok\n");
         expect(f, copies[i], "fill-up",
@@ -189,8 +211,7 @@ static void test_save(struct fixture *f, gconstpointer data)
         expect(f, copies[i], "cat /etc/os", "image\n");
     }
     remove_saved(f, SNAPSHOT); /* nothing of it is needed any more */
-    g_autofree char *last = ask(f, &a, "show");
-    g_assert_cmpstr(last, ==, SHOWN);
+    expect_content(f, &a, "show", SHOWN);
     destroy(f, &a);
     destroy(f, &b);
     clear(&box);
@@ -203,7 +224,7 @@ static void test_save_again(struct fixture *f, gconstpointer data)
 {
     struct box box = {0}, next = {0};
     create(f, &box, 35);
-    expect(f, &box, "fill", FILLED);
+    expect_content(f, &box, "fill", FILLED);
     adopt_again(f, &box, false);
     for (unsigned i = 0; i < 4; i++) {
         g_autofree char *saved = save(f, &box, SNAPSHOT, false);
@@ -211,7 +232,7 @@ static void test_save_again(struct fixture *f, gconstpointer data)
         clear(&box);
         create_from(f, &next, 36 + i, saved, SP_SAVED_WAKE);
         remove_saved(f, SNAPSHOT);
-        expect(f, &next, "show", SHOWN);
+        expect_content(f, &next, "show", SHOWN);
         box = next;
         next = (struct box){0};
     }
