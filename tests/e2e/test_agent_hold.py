@@ -245,6 +245,7 @@ def test_without_groups():
 
 
 def test_identity_ends_the_hold(agent, link):
+    """S2, S3: identity and clock come first, user code after them."""
     first = generation(agent)
     assert first[0] == 0
     counter = Counter(agent, link)
@@ -282,6 +283,7 @@ def test_generation_is_new_for_each_first_identity(agent):
 
 
 def test_a_failed_clock_stays_held(agent, link):
+    """S2: fails closed."""
     counter = Counter(agent, link)
     link.hold()
     refused("internal", link.request, al.RELEASE, struct.pack("<Q", NEVER))
@@ -307,7 +309,7 @@ def test_a_failed_clock_stays_held(agent, link):
 
 
 def test_failed_entropy_stays_held():
-    """The container's root may not add entropy: the one way to see the kernel refuse it."""
+    """S3: the container's root may not add entropy: the one way to see the kernel refuse it."""
     a = Agent(user_namespace=True)
     try:
         link = a.link()
@@ -485,7 +487,7 @@ def test_hook_directory_replaced(agent, link):
 
 
 def test_documented_example(agent, link):
-    """docs/restore-hooks.md: the numbers after the restore are not those of the original."""
+    """S3: docs/restore-hooks.md: the numbers after the restore are not those of the original."""
     with open(os.path.join(ROOT, "docs", "restore-hooks.md")) as f:
         example = re.search(r"```python\n(.*?)```", f.read(), re.DOTALL).group(1)
     program = "import random, sys\nrandom.seed(7)\n" + example + """

@@ -22,7 +22,7 @@ def state_of(server, box):
 
 
 def test_idle_by_time(server, worker):
-    """All at once, because each takes its ten seconds."""
+    """L11, L12: all at once, because each takes its ten seconds."""
     suspended = idle(server, "suspend", isolation="microvm")
     fallback = idle(server, "suspend", isolation="container")
     failing = idle(server, "suspend", isolation="microvm")

@@ -50,6 +50,7 @@ def test_without_wait_the_operation_tells(server, worker):
 
 
 def test_a_wait_that_is_too_short_is_202(server, worker):
+    """L15: the wait is honest."""
     worker.create_delay = 2.5
     begun = time.monotonic()
     status, answer, _ = server.request("POST", "/v1/sandboxes", {}, headers={"Prefer": "wait=1"})

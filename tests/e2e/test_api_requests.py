@@ -12,6 +12,7 @@ from fake_worker import secret, token_hash
 
 
 def test_same_key_same_body_is_one_sandbox_also_at_once(server, worker):
+    """L4: also while the first one is in flight."""
     worker.create_delay = 0.2
     key = {"Idempotency-Key": "one", "Prefer": "wait=20"}
     body = {"metadata": {"job": "one"}, "name": "n"}

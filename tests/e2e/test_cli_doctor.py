@@ -114,6 +114,7 @@ def test_an_installation_in_order_has_no_findings(up):
 
 @pytest.mark.parametrize("kind,name,make", MENDED)
 def test_what_no_record_names_goes(up, kind, name, make):
+    """L9: found, and mended by `--repair` alone."""
     path = make(up)
     assert (kind, name) not in found(up), "what is young may be in the making"
     assert (kind, name) not in found(up, "--repair") and path.exists()
@@ -138,6 +139,7 @@ def test_processes_in_a_group_without_a_record_are_left(up):
 
 @pytest.mark.parametrize("kind,make", [("saved form", make_saved), ("run directory", make_run)])
 def test_unknown_is_not_deleted(up, kind, make):
+    """L7, L9: a sandbox that the server never heard of is shown and left."""
     path = make(up)
     if kind == "run directory":
         (path / "instance.ini").write_text("[instance]\nid=" + GHOST + "\n")

@@ -33,7 +33,7 @@ def follow(api, operation_id, seconds=90):
 @pytest.mark.slow
 @pytest.mark.parametrize("daemon", ["worker", "server"])
 def test_killed_in_the_middle_of_creates(installation, api, tier, daemon):
-    """At several moments after the creates were accepted, so that different steps are cut."""
+    """L5: at several moments after the creates were accepted, so that different steps are cut."""
     for delay in (0.0, 0.01, 0.05):
         results = []
         for _ in range(4):

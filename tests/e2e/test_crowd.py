@@ -7,6 +7,7 @@ import pytest
 
 @pytest.mark.slow
 def test_fifty_creates_at_once(api, tier):
+    """L3: each is there once."""
     with concurrent.futures.ThreadPoolExecutor(50) as pool:
         try:
             boxes = [f.result() for f in [pool.submit(api.create, 300, isolation=tier) for _ in range(50)]]

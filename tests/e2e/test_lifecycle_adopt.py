@@ -22,6 +22,7 @@ def pid_inside(api, box):
 
 @pytest.mark.slow
 def test_twenty_sandboxes_outlive_the_worker(api, installation):
+    """L5, L7: none is lost, none is made anew."""
     boxes, counters = [], {}
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         try:
@@ -59,7 +60,7 @@ def test_twenty_sandboxes_outlive_the_worker(api, installation):
 
 @pytest.mark.slow
 def test_a_server_that_has_forgotten_all_is_no_reason_to_delete():
-    """The brake: the database is lost, the worker starts anew, finds nine sandboxes that nobody knows, and leaves them alone."""
+    """L7: the brake: the database is lost, the worker starts anew, finds nine sandboxes that nobody knows, and leaves them alone."""
     inst = tiny_installation(BUILD)
     try:
         api = inst.api()
@@ -98,7 +99,7 @@ def test_a_server_that_has_forgotten_all_is_no_reason_to_delete():
 
 
 def test_an_orphan_is_reaped_only_with_proof(api, installation, tier):
-    """A sandbox that is deleted while the worker is dead goes when it is back; one that the server never heard of stays."""
+    """L5, L7: A sandbox that is deleted while the worker is dead goes when it is back; one that the server never heard of stays."""
     box = api.create(isolation=tier)["id"]
     stranger = "sbx_" + "0" * 25 + "1"
     path = installation.state / "run/sandboxes" / stranger

@@ -38,6 +38,7 @@ def crowd(inst, tiers, seed, each=EACH):
 
 @pytest.mark.slow
 def test_five_hundred_operations_with_the_fake_driver():
+    """L3: the live set is the database set."""
     inst = tiny_installation(BUILD)
     try:
         clean(inst)
@@ -53,6 +54,7 @@ def test_five_hundred_operations_with_the_fake_driver():
 
 @pytest.mark.slow
 def test_a_crowd_in_the_real_tiers(installation):
+    """L3: the same in the real tiers."""
     clean(installation)
     said = crowd(installation, ["container", "container", "microvm"], 2, each=10)
     assert sum(n for line, n in said.items() if line.endswith("accepted")) > 30, said

@@ -85,6 +85,7 @@ def cleaned(api):
 
 @pytest.mark.slow
 def test_eight_children_are_nine_machines(api, machine, cleaned):
+    """S3: each draws, and is called, its own; databases are whole."""
     detached(api, machine, UNIQUE)
     detached(api, machine, WRITER)
     wait_for(lambda: len(lines_of(api, machine)) > 3)
@@ -133,6 +134,7 @@ def test_eight_children_are_nine_machines(api, machine, cleaned):
 
 
 def test_no_token_of_the_origin_is_valid_in_a_child(api, machine, cleaned):
+    """S8: also when the origin is gone."""
     session = api.session(machine, "python3", "-c", COUNTER)
     events = iter(api.attach(session["attach"]))
     next(events)
@@ -145,6 +147,7 @@ def test_no_token_of_the_origin_is_valid_in_a_child(api, machine, cleaned):
 
 
 def test_disk_only_fork_in_every_tier(api, sandbox, cleaned):
+    """S3, S10: names differ; deleting one child leaves the disk of the others."""
     box = sandbox["id"]
     api.exec(box, "sh", "-c", "echo of the origin > file; mkdir -m 2750 dir; ln -s file link; touch -d 2020-01-01 dir/old")
     children = [child["id"] for child in api.fork(box, 3, memory=False)]

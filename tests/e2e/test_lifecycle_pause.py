@@ -43,6 +43,7 @@ def test_a_silent_stream_stays_open(api, sandbox):
 
 
 def test_the_clock_is_right_at_once(api, sandbox):
+    """S2: after a pause."""
     box = sandbox["id"]
     api.change(box, "pause")
     time.sleep(2)

@@ -131,7 +131,7 @@ def remove(inst):
 @pytest.mark.slow
 @pytest.mark.parametrize("first", OPERATIONS)
 def test_all_pairs(tiny, first):
-    """Every pair at once and one shortly after the other."""
+    """L1: every pair at once and one shortly after the other."""
     r = random.Random(f"{SEED} {first}")
     for second in OPERATIONS:
         box, snapshot = fresh(tiny)
@@ -145,7 +145,7 @@ def test_all_pairs(tiny, first):
 
 @pytest.mark.slow
 def test_many_triples_with_failures_and_deaths(tiny):
-    """Three at once; in the middle a step of the worker fails, or a daemon is killed."""
+    """L1, L2: three at once; in the middle a step of the worker fails, or a daemon is killed."""
     r = random.Random(SEED)
     names = failpoints()
     for number in range(TRIPLES):
@@ -247,7 +247,7 @@ def used(inst, name):
 @pytest.mark.parametrize("action", ["error", "kill"])
 @pytest.mark.parametrize("family", WALKS)
 def test_every_step_fails_and_dies(tiny, family, action):
-    """At each step of each action: it fails there, or the worker dies there. The sandbox is then as it was, or as was wanted, and the operation says so."""
+    """L2, L5: at each step of each action: it fails there, or the worker dies there. The sandbox is then as it was, or as was wanted, and the operation says so."""
     names = [name for name in failpoints() if name.split(".")[0] == family]
     assert names, f"no failpoint of {family} is left: mend WALKS"
     for name in names:
@@ -294,7 +294,7 @@ def never_running_again(api, box, seconds=0.3):
 @pytest.mark.slow
 @pytest.mark.parametrize("during", ["create", "pause", "suspend", "wake", "snapshot", "fork", "rollback"])
 def test_a_delete_during(api, installation, tier, during):
-    """At many offsets in time: after the answer to the DELETE it never runs again, and nothing is left over."""
+    """L1: at many offsets in time: after the answer to the DELETE it never runs again, and nothing is left over."""
     memory = tier == "microvm" or installation.tier_status(tier).get("save_memory", False)
     for offset in OFFSETS_S:
         body = {} if memory else {"memory": False}
@@ -326,6 +326,7 @@ SAMPLE = ["still.held", "still.paused", "suspend.captured", "suspend.before_comm
 @pytest.mark.slow
 @pytest.mark.parametrize("action", ["error", "kill"])
 def test_real_machines_fail_and_die_at_a_sample_of_steps(api, installation, action):
+    """L2, L5: in the real tiers."""
     for name in SAMPLE:
         family = name.split(".")[0]
         before, then = WALKS[family][0]

@@ -47,6 +47,7 @@ def dirty_machine(api):
 
 @pytest.mark.slow
 def test_no_space_while_suspending(api, installation, full_disk):
+    """S9: a typed error, it runs on, nothing partial is listed."""
     fill, free = full_disk
     box = dirty_machine(api)
     counter = start_counter(api, box)
@@ -98,7 +99,7 @@ def footprint(installation):
 
 @pytest.mark.slow
 def test_everything_comes_back(api, installation, tier):
-    """create, suspend, wake, snapshot, fork, rollback, delete, again and again: bytes, subvolumes, quota groups and names are as before."""
+    """S10: create, suspend, wake, snapshot, fork, rollback, delete, again and again: bytes, subvolumes, quota groups and names are as before."""
     rounds = int(os.environ.get("SPACE_TEST_ROUNDS", "20" if tier == "container" else "8"))
     memory = {} if tier == "microvm" else {"memory": False}
 

@@ -37,7 +37,7 @@ def drop_page_cache():
 
 @pytest.mark.slow
 def test_fifty_cycles(api, installation, machine):
-    """(write files without sync, hash of the tree, suspend, kill -9 of all daemons, start, wake, verify), with a counter that never skips or
+    """S1, S2: (write files without sync, hash of the tree, suspend, kill -9 of all daemons, start, wake, verify), with a counter that never skips or
     repeats and whose client attaches again by Last-Event-ID."""
     counter = start_counter(api, machine)
     steps = []
@@ -124,7 +124,7 @@ def test_nothing_of_it_uses_the_host(api, installation, machine):
 
 
 def test_disk_only(api, sandbox):
-    """memory: false in every tier: files stay, without any sync of the user's; processes do not."""
+    """S1: memory: false in every tier: files stay, without any sync of the user's; processes do not."""
     box = sandbox["id"]
     expected = python(api, box, WRITE_TREE, "7").split()[1]
     counter = start_counter(api, box)
@@ -168,7 +168,7 @@ def test_memory_in_the_container_tier(api, installation):
 
 @pytest.mark.slow
 def test_idle_time_out(api, installation):
-    """Twice by the idle rule: an unused machine is suspended, a container without CRIU paused, a busy one left alone; all are as they were."""
+    """S1, L12: twice by the idle rule: an unused machine is suspended, a container without CRIU paused, a busy one left alone; all are as they were."""
     boxes = {}
     try:
         for name, tier in (("idle", "microvm"), ("busy", "microvm"), ("container", "container")):

@@ -123,6 +123,7 @@ def look(installation, box, **more):
     {}, {"env": {"LANG": "C", "MINE": "x y"}}, {"user": "root"}, {"user": "root", "env": {"PATH": "/bin:/usr/bin", "HOME": "/tmp"}},
 ], ids=["plain", "env", "user", "user-env"])
 def test_claimed_is_like_made(pooled, tier, body):
+    """L14: and one of another shape is not claimed."""
     api = pooled.api()
     fill(pooled, tier, 1)
     claimed, from_pool = create(pooled, tier, **body)
@@ -153,6 +154,7 @@ def test_unknown_user_fails_as_without_a_pool(pooled, tier):
 
 
 def test_claimed_ones_share_no_secret(pooled, tier):
+    """S3: members of a pool, claimed."""
     api = pooled.api()
     fill(pooled, tier, 3)
     boxes = [create(pooled, tier) for _ in range(3)]
@@ -174,6 +176,7 @@ def test_members_are_in_no_list(pooled, tier):
 
 
 def test_dead_members_make_no_create_fail(pooled, tier):
+    """L13, L14: the dead are not claimed."""
     fill(pooled, tier)
     for member in members(pooled):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError, AttributeError):  # one that is just being made, or goes
@@ -185,6 +188,7 @@ def test_dead_members_make_no_create_fail(pooled, tier):
 
 
 def test_killed_worker_leaves_no_members(pooled, tier):
+    """L13: members of a dead worker are replaced, not doubled."""
     fill(pooled, tier)
     box, from_pool = create(pooled, tier)
     assert from_pool
@@ -200,7 +204,7 @@ def test_killed_worker_leaves_no_members(pooled, tier):
 
 @pytest.mark.slow
 def test_burst_of_creates(pooled, tier):
-    """A hundred at once (of VMs fifty: without KVM each boots on two cores), where ten are ready: none fails."""
+    """L13: A hundred at once (of VMs fifty: without KVM each boots on two cores), where ten are ready: none fails."""
     n = 100 if tier == "container" else 50
     pooled.stop()
     start(pooled, 10)

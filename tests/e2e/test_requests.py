@@ -9,6 +9,7 @@ from installation import ApiError
 
 
 def test_same_key_same_body_is_one_sandbox(api):
+    """L4: twenty at once with one key."""
     key = str(uuid.uuid4())
     body = {"isolation": "container", "metadata": {"job": key}}
 

@@ -228,7 +228,7 @@ def test_pages_fit_together_across_servers(pair, worker):
 
 
 def test_leader_killed(pair, worker):
-    """Expiry goes on under the other server, and there are never two."""
+    """L11: expiry goes on under the other server, and there are never two."""
     leader, other = pair.leader()
     box = other.create({"max_lifetime": "10s"})["sandbox"]["id"]
     worker.server = other  # as a load balancer would do

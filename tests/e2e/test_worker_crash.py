@@ -165,6 +165,7 @@ def test_delete_ends_streams(fresh_rig):
 
 
 def test_create_that_fails_leaves_nothing(fresh_rig):
+    """L15: also: a ready command that fails is no `running`."""
     server, worker = fresh_rig
     missing = server.want(template_digest="sha256:" + "cd" * 32)
     report = server.wait_state(missing, "failed")

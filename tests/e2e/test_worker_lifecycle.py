@@ -281,6 +281,7 @@ def test_lost_form_is_a_lost_sandbox(fresh_rig):
 
 
 def test_damaged_form_stays_suspended(fresh_rig):
+    """S12: one sandbox fails to wake, and is not lost."""
     server, worker = fresh_rig
     box = start_box(server)
     server.change(box, "suspended")

@@ -126,6 +126,7 @@ def test_killed_while_filling(rig, point):
 
 @pytest.mark.parametrize("point", CLAIM)
 def test_killed_while_claiming(rig, point):
+    """L13: at each step of a claim; nothing is adopted twice or left over."""
     server, worker = rig
     create(server)
     wait_full(worker)
@@ -205,6 +206,7 @@ def test_template_with_members_only_is_removed(rig):
 
 
 def test_another_agent_makes_other_members(rig):
+    """L14: what was made by another agent is not claimed."""
     server, worker = rig
     agent = worker.state / "agent"
     worker.stop()
