@@ -177,7 +177,8 @@ static void run_change(struct sp_sandbox *sandbox, enum sp_action action, int64_
                      name, "ms", took, NULL);
 
     g_mutex_lock(&table->lock);
-    /* Our own end is no failure of the change: the next worker finds what is wanted, and does it. */
+    /* Our own end is no failure of the change: the next worker finds what is wanted, and does it.
+     */
     bool left = !fine && sp_node_stopping(sandbox->node);
     bool wanted = sandbox->wanted.desired != SP_DESIRED_DELETED && !left;
     if (!fine && !left)
