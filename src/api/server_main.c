@@ -1,6 +1,7 @@
 #include "api/server_main.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <glib.h>
 #include <signal.h>
 #include <string.h>
@@ -30,6 +31,29 @@ static bool open_store(struct sp_api *api, const struct sp_server_config *config
                           sp_store_key_set_admin(api->store, config->api_key_hash, error));
 }
 
+/* Descriptors 0 to 2 must be in use: when SQLite is given one of them for the database it closes it
+ * again, and by that POSIX rule drops every lock that the process has on the file. Another process
+ * (a backup, a shell) then believes that nobody uses it, and removes its log. */
+static void take_standard_fds(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) < 0)
+            g_error("/dev/null: %s", g_strerror(errno));
+    }
+}
+
+/* Closes it; a standard one becomes /dev/null in one step, as other threads open files. */
+static void let_go(int fd)
+{
+    int null = fd <= STDERR_FILENO ? open("/dev/null", O_RDWR | O_CLOEXEC) : -1;
+    if (null >= 0) {
+        dup2(null, fd);
+        close(null);
+    } else if (fd > STDERR_FILENO) {
+        close(fd);
+    }
+}
+
 static void announce(const struct sp_server_config *config, const char *address)
 {
     sp_log(SP_LOG_INFO, "listening", "address", address, NULL);
@@ -40,7 +64,7 @@ static void announce(const struct sp_server_config *config, const char *address)
     do
         n = write(config->ready_fd, line, strlen(line));
     while (n < 0 && errno == EINTR);
-    close(config->ready_fd);
+    let_go(config->ready_fd);
 }
 
 /* Blocked in this thread before any other is made, so in all: the signals are read, never
@@ -90,6 +114,7 @@ static bool serve(struct sp_api *api, const struct sp_server_config *config, int
 int sp_server_main(const struct sp_server_config *config)
 {
     g_autoptr(GError) error = NULL;
+    take_standard_fds();
     signal(SIGPIPE, SIG_IGN);
     int signal_fd = block_signals(&error);
     struct sp_api api = {.metrics = sp_metrics_new(), .workers = sp_workers_new(config->node_key)};

@@ -68,11 +68,12 @@ class Server:
         self.node_key = secret("nk")
         self.log = open(pathlib.Path(directory) / "server.log", "ab")
         self.process = None
+        self.wrapper = []  # argv of what executes the server
 
     def start(self):
         program = BUILD / "tests" / "unit" / "api" / "api-server"
-        self.process = subprocess.Popen([program, self.database, f"127.0.0.1:{self.port}", self.key, self.node_key],
-                                        stdout=subprocess.PIPE, stderr=self.log)
+        command = [*self.wrapper, program, self.database, f"127.0.0.1:{self.port}", self.key, self.node_key]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log)
         line = self.process.stdout.readline().decode().strip()
         assert line == f"127.0.0.1:{self.port}", f"the server did not start: {line!r}"
 

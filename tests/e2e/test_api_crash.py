@@ -1,6 +1,7 @@
 """kill -9 and SIGTERM of the server, with the worker going on."""
 
 import concurrent.futures
+import sqlite3
 import threading
 import time
 
@@ -128,3 +129,25 @@ def test_a_node_whose_lease_ran_out_is_not_ready(own):
     status, answer, _ = server.request("POST", "/v1/sandboxes", {})
     assert status == 503 and answer["error"]["code"] == "unavailable"
     assert server.call("GET", f"/v1/sandboxes/{box['id']}")["state"] == "running"  # L7: nothing is deleted for that
+
+
+def test_another_process_may_open_the_database(own):
+    """A backup or a shell, as docs/database.md allows: SQLite takes the log away when it believes to be the last one."""
+    server, _ = own
+    inode = server.database.stat().st_ino
+    for _ in range(20):
+        with open("/proc/locks", encoding="ascii") as locks:
+            assert any(f":{inode} " in line and f" {server.process.pid} " in line for line in locks)
+        other = sqlite3.connect(server.database)
+        assert other.execute("SELECT COUNT(*) FROM sandboxes").fetchone()[0] >= 0
+        other.close()
+        server.delete(server.create()["sandbox"]["id"])
+
+
+def test_another_process_may_open_the_database_of_a_server_without_standard_input(own):
+    server, _ = own
+    server.stop()
+    server.wrapper = ["sh", "-c", 'exec "$0" "$@" <&-']
+    server.start()
+    wait_ready(server)
+    test_another_process_may_open_the_database(own)
