@@ -1,5 +1,6 @@
 /* The pools over a driver of the test's own, whose agents are threads. */
 #include <string.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "base/error.h"

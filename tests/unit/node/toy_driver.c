@@ -2,6 +2,7 @@
 #include "toy_driver.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
