@@ -365,16 +365,27 @@ static void test_speed(struct fixture *f, gconstpointer data)
     clear(&box);
 }
 
-/* A program with a directory among its arguments, as this user. */
+/* A program with a directory among its arguments, as this user; a builtin waits, so that no child of it
+ * stays. Returns when it has been started. */
 static pid_t program_naming(const char *dir, uid_t uid)
 {
+    int input[2], started[2];
+    g_assert_cmpint(pipe2(input, O_CLOEXEC), ==, 0);
+    g_assert_cmpint(pipe2(started, O_CLOEXEC), ==, 0);
     pid_t pid = fork();
     if (pid == 0) {
-        if (setresuid(uid, uid, uid) == 0)
-            execl("/bin/sh", "sh", "-c", "sleep 60; :", dir, (char *)NULL);
+        /* Its own copy of the writing end keeps the input open. */
+        int keep = fcntl(input[1], F_DUPFD, 3);
+        if (dup2(input[0], 0) == 0 && keep >= 0 && setresuid(uid, uid, uid) == 0)
+            execl("/bin/sh", "sh", "-c", "read -r line", dir, (char *)NULL);
         _exit(1);
     }
-    g_usleep(200000);
+    close(input[0]);
+    close(input[1]);
+    close(started[1]);
+    char byte;
+    g_assert_cmpint(read(started[0], &byte, 1), ==, 0); /* closed by its exec */
+    close(started[0]);
     return pid;
 }
 
