@@ -35,9 +35,9 @@
 
 #define HTTP_GRACE_MS 300
 #define ACTION_GRACE_MS 500
-#define POOL_GRACE_MS 700
+#define POOL_GRACE_MS 4000
 /* Stopping takes less than this in any case: what is still under way then is as after a crash. */
-#define STOP_LIMIT_S 2
+#define STOP_LIMIT_S 6
 #define MAX_CONNECTIONS 2048
 
 struct parts {

@@ -15,7 +15,9 @@
 
 static bool fail(GError **error, const char *what)
 {
-    sp_error_set_errno(error, errno == ENOSPC ? SP_ERROR_UNAVAILABLE : SP_ERROR_INTERNAL, errno,
+    /* A full disk or a bad sector is the host's trouble, not a fault of ours. */
+    bool host = errno == ENOSPC || errno == EDQUOT || errno == EIO;
+    sp_error_set_errno(error, host ? SP_ERROR_UNAVAILABLE : SP_ERROR_INTERNAL, errno,
                        "guest memory: %s", what);
     return false;
 }
