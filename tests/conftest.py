@@ -6,6 +6,7 @@ template between runs so that only the first one builds it. Tests talk to the re
 
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import time
@@ -23,6 +24,9 @@ TIERS = ["container", "microvm"]
 
 
 def pytest_configure(config):
+    # A run in the background (nohup, `&` in a script) ignores these, and programs under test would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     config.addinivalue_line("markers", "slow: takes more than about ten seconds")
     config.addinivalue_line("markers", "own_daemons: starts its own daemons instead of the shared installation")
 
