@@ -112,3 +112,4 @@ def test_an_orphan_is_reaped_only_with_proof(api, installation, tier):
         assert not (installation.state / "run/sandboxes" / box).exists() and path.exists()
     finally:
         path.rmdir()
+        installation.kill_daemon("worker")  # the one that knows it goes, too
