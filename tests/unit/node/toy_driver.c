@@ -18,7 +18,7 @@
 
 struct toy_agent {
     int fd;
-    gint *mute; /* atomic: 1: HELLO is all that it answers */
+    struct toy *toy; /* a reference; mute: HELLO is all that it answers */
 };
 
 static void put_frame(int fd, uint8_t type, uint32_t tag, const struct sp_pack *p)
@@ -58,7 +58,7 @@ static void answer(struct toy_agent *agent, const struct sp_frame_header *h, con
         memcpy(ok.nonce, hello.nonce, sizeof(ok.nonce));
         sp_msg_hello_ok_encode(&p, &ok);
         put_frame(agent->fd, SP_FRAME_HELLO_OK, h->tag, &p);
-    } else if (g_atomic_int_get(agent->mute)) {
+    } else if (g_atomic_int_get(&agent->toy->mute)) {
         return;
     } else if (h->type == SP_FRAME_START) {
         sp_msg_session_encode(&p, &session);
@@ -86,6 +86,12 @@ static bool read_all(int fd, uint8_t *bytes, size_t len)
     return true;
 }
 
+static void toy_unref(struct toy *toy)
+{
+    if (g_atomic_int_dec_and_test(&toy->refs))
+        g_free(toy);
+}
+
 static void *agent_thread(void *data)
 {
     struct toy_agent *agent = data;
@@ -99,6 +105,7 @@ static void *agent_thread(void *data)
         answer(agent, &h, payload);
     }
     close(agent->fd);
+    toy_unref(agent->toy);
     g_free(agent);
     return NULL;
 }
@@ -143,6 +150,7 @@ static struct sp_instance *toy_create(struct sp_driver *base, const struct sp_dr
     }
     g_assert_true(sp_record_save(spec->run_dir, &record, error));
     struct toy *toy = g_new0(struct toy, 1);
+    toy->refs = 1;
     toy->base.driver = base;
     toy->run_dir = g_strdup(spec->run_dir);
     toy->end_fd = eventfd(0, EFD_CLOEXEC);
@@ -159,7 +167,8 @@ static int toy_connect(struct sp_instance *instance, GError **error)
     fcntl(fds[0], F_SETFL, O_NONBLOCK);
     struct toy_agent *agent = g_new0(struct toy_agent, 1);
     agent->fd = fds[1];
-    agent->mute = &((struct toy *)instance)->mute;
+    agent->toy = (struct toy *)instance;
+    g_atomic_int_inc(&agent->toy->refs);
     g_thread_unref(g_thread_new("agent", agent_thread, agent));
     return fds[0];
 }
@@ -209,7 +218,7 @@ void toy_free(struct sp_instance *instance)
     g_mutex_unlock(&driver->lock);
     close(toy->end_fd);
     g_free(toy->run_dir);
-    /* Not toy itself: its agent's thread may still read `mute`. A few bytes a test. */
+    toy_unref(toy);
 }
 
 static void toy_driver_free(struct sp_driver *base)

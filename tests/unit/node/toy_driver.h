@@ -18,6 +18,7 @@ struct toy_driver {
 
 struct toy {
     struct sp_instance base;
+    gint refs; /* its handle's, and one of each agent's thread */
     char *run_dir;
     int end_fd; /* eventfd: readable when it has "ended" */
     gint mute;  /* atomic */
